@@ -1,0 +1,3 @@
+"""Statemark: exact prefix caching for hybrid language models."""
+
+__version__ = "0.1.0"

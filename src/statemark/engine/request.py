@@ -1,0 +1,60 @@
+"""A request as the engine holds it, and what the engine says about it after each step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from statemark.engine.params import SamplingParams
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineRequest:
+    """What a front end hands to `Engine.add_request`.
+
+    `prompt_token_ids`: 1 to max_model_len - 1 ids, each in [0, vocab_size).
+    `turn_positions`: token counts p (0 < p < P) at which a chat message ends as rendered; wanted as marks.
+    `eos_token_ids`: ids that end the answer unless `params.ignore_eos`.
+    `cache_salt`: requests with different salts share nothing.
+    `use_cache`: False neither reads nor writes the prefix cache.
+    """
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams
+    eos_token_ids: frozenset[int] = frozenset()
+    turn_positions: tuple[int, ...] = ()
+    cache_salt: str = ""
+    use_cache: bool = True
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """Log-probabilities (natural log, float32) at one position: the chosen token's and the most likely ones'.
+
+    `top_ids` and `top_logprobs` are in descending order, ties by lower id; `rank` counts from 1.
+    """
+
+    token_id: int
+    logprob: float
+    rank: int
+    top_ids: tuple[int, ...]
+    top_logprobs: tuple[float, ...]
+
+
+@dataclass
+class StepOutput:
+    """News of one request after one engine step.
+
+    `index` is the choice (0 to n-1). `finish_reason` is None while it runs, then "stop" (an eos or stop id,
+    named by `stop_token_id`, or `Engine.finish`), "length", "abort" or "error" (with `error` as the reason).
+    """
+
+    request_id: str
+    index: int
+    new_token_ids: list[int] = field(default_factory=list)
+    new_logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    num_cached_tokens: int = 0
+    finish_reason: str | None = None
+    stop_token_id: int | None = None
+    error: str | None = None

@@ -1,0 +1,47 @@
+"""The exception tree. Every error that a user can cause carries what was wrong, the numbers, and what to change.
+
+    StatemarkError
+    ├── UserError               something that the caller can change; `hint` says what
+    │   ├── ConfigurationError      an option or a budget that can't work
+    │   ├── CheckpointError         a model folder that can't be loaded
+    │   └── InvalidRequestError     one request that can't be served; the engine goes on
+    └── IntegrityError          a contract would have been broken; nothing was published
+"""
+
+from __future__ import annotations
+
+
+class StatemarkError(Exception):
+    """Base of everything that Statemark raises on purpose."""
+
+
+class UserError(StatemarkError, ValueError):
+    """Something that the caller can change.
+
+    `message` says what was wrong, with the numbers; `hint` says what to change.
+    """
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class ConfigurationError(UserError):
+    """An option, a budget or a combination of them that can't work."""
+
+
+class CheckpointError(UserError):
+    """A model folder that is missing something, damaged, or of an unsupported kind."""
+
+
+class InvalidRequestError(UserError):
+    """One request that can't be served. `param` names the offending field where there is one."""
+
+    def __init__(self, message: str, *, hint: str = "", param: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.param = param
+
+
+class IntegrityError(StatemarkError, RuntimeError):
+    """A state, page or mark was not what its stamp says. Raised instead of publishing or using it."""
