@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from typing import Any
 
 from statemark.errors import InvalidRequestError
 
 MAX_LOGPROBS = 20
+MAX_CHOICES = 128
+
+# Below this, logits divided by the temperature leave float32's range, and the most likely token always won anyway.
+GREEDY_BELOW = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +24,8 @@ class SamplingParams:
     A token is a function of (logits, seed, position) only. `seed=None` draws a seed when the request is
     made; give one to repeat a sampled answer. `temperature=0` is greedy. `logprobs=k` returns the chosen
     token's log-probability and the k most likely ones, before temperature, penalties and bias.
+
+        SamplingParams(temperature=0.7, top_p=0.9, max_tokens=64, stop="\\n\\n", seed=1)
     """
 
     n: int = 1
@@ -39,18 +47,27 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
-    detokenize: bool = field(default=True)
+    detokenize: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()))
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
-        self._check_numbers()
+        self._check_sampling()
+        self._check_lengths()
+        self._check_stops()
+        self._check_bias()
+        for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "detokenize"):
+            self._need(isinstance(getattr(self, name), bool), name, "true or false")
+        if self.stop and not self.detokenize:
+            raise InvalidRequestError(
+                "stop strings need the text, but detokenize is false",
+                hint="use stop_token_ids, or leave detokenize true",
+                param="stop",
+            )
 
     @classmethod
-    def from_fields(cls, values: dict[str, Any]) -> SamplingParams:
+    def from_fields(cls, values: Mapping[str, Any]) -> SamplingParams:
         """Build from a mapping; an unknown name is an error that lists it."""
         known = {f.name for f in fields(cls)}
-        unknown = sorted(set(values) - known)
+        unknown = sorted(str(name) for name in set(values) - known)
         if unknown:
             raise InvalidRequestError(
                 f"unknown sampling field{'s' if len(unknown) > 1 else ''}: {', '.join(unknown)}",
@@ -61,57 +78,95 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        return self.temperature == 0.0
+        return self.temperature < GREEDY_BELOW
 
-    def _check_numbers(self) -> None:
-        def need(ok: bool, name: str, rule: str) -> None:
-            if not ok:
-                raise InvalidRequestError(f"{name} must be {rule}, got {getattr(self, name)!r}", param=name)
+    def _need(self, ok: bool, name: str, rule: str) -> None:
+        if not ok:
+            raise InvalidRequestError(f"{name} must be {rule}, got {getattr(self, name)!r}", param=name)
 
-        def number(name: str) -> float:
-            value = getattr(self, name)
-            need(isinstance(value, int | float) and not isinstance(value, bool), name, "a number")
-            need(math.isfinite(value), name, "finite")
-            return float(value)
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
 
-        def integer(name: str, low: int, rule: str, optional: bool = False) -> None:
-            value = getattr(self, name)
-            if optional and value is None:
-                return
-            need(isinstance(value, int) and not isinstance(value, bool) and value >= low, name, rule)
+    def _number(self, name: str, rule: str) -> float:
+        """The field as a finite float; NumPy's numbers are as welcome as Python's."""
+        value = getattr(self, name)
+        self._need(_is_number(value), name, rule)
+        self._set(name, float(value))
+        return float(value)
 
-        integer("n", 1, "a whole number of at least 1")
-        need(self.n <= 128, "n", "at most 128")
-        need(0.0 <= number("temperature") <= 100.0, "temperature", "between 0 and 100")
-        need(0.0 < number("top_p") <= 1.0, "top_p", "above 0 and at most 1")
-        if self.top_k == -1:  # vLLM's spelling of "off"
-            object.__setattr__(self, "top_k", 0)
-        integer("top_k", 0, "0 or -1 (off) or a positive whole number")
-        need(0.0 <= number("min_p") <= 1.0, "min_p", "between 0 and 1")
-        need(0.0 < number("repetition_penalty") <= 10.0, "repetition_penalty", "above 0 and at most 10")
-        need(-2.0 <= number("presence_penalty") <= 2.0, "presence_penalty", "between -2 and 2")
-        need(-2.0 <= number("frequency_penalty") <= 2.0, "frequency_penalty", "between -2 and 2")
-        integer("seed", -(2**63), "a whole number of 64 bits", optional=True)
-        need(self.seed is None or self.seed < 2**64, "seed", "a whole number of 64 bits")
-        integer("max_tokens", 1, "a whole number of at least 1, or none", optional=True)
-        integer("min_tokens", 0, "a whole number of at least 0")
-        need(self.max_tokens is None or self.min_tokens <= self.max_tokens, "min_tokens", "at most max_tokens")
+    def _integer(self, name: str, low: int, high: int | None, rule: str) -> int:
+        value = getattr(self, name)
+        self._need(_is_integer(value) and value >= low and (high is None or value <= high), name, rule)
+        self._set(name, int(value))
+        return int(value)
+
+    def _check_sampling(self) -> None:
+        need, number = self._need, self._number
+        for name, low, high in (
+            ("temperature", 0.0, 100.0),
+            ("min_p", 0.0, 1.0),
+            ("presence_penalty", -2.0, 2.0),
+            ("frequency_penalty", -2.0, 2.0),
+        ):
+            rule = f"a number between {low:g} and {high:g}"
+            need(low <= number(name, rule) <= high, name, rule)
+        for name, high in (("top_p", 1.0), ("repetition_penalty", 10.0)):
+            rule = f"a number above 0 and at most {high:g}"
+            need(0.0 < number(name, rule) <= high, name, rule)
+        if _is_integer(self.top_k) and self.top_k == -1:  # vLLM's spelling of "off"
+            self._set("top_k", 0)
+        self._integer("top_k", 0, None, "0 or -1 (off) or a positive whole number")
+        if self.seed is not None:
+            self._integer("seed", -(2**63), 2**64 - 1, "a whole number of 64 bits, or none")
+
+    def _check_lengths(self) -> None:
+        self._integer("n", 1, MAX_CHOICES, f"a whole number from 1 to {MAX_CHOICES}")
+        self._integer("min_tokens", 0, None, "a whole number of at least 0")
+        if self.max_tokens is not None:
+            most = self._integer("max_tokens", 1, None, "a whole number of at least 1, or none")
+            self._need(self.min_tokens <= most, "min_tokens", f"at most max_tokens ({most})")
         for name in ("logprobs", "prompt_logprobs"):
-            integer(name, 0, f"between 0 and {MAX_LOGPROBS}, or none", optional=True)
-            need((getattr(self, name) or 0) <= MAX_LOGPROBS, name, f"at most {MAX_LOGPROBS}")
-        need(all(isinstance(s, str) and s for s in self.stop), "stop", "non-empty strings")
-        need(
-            all(isinstance(t, int) and not isinstance(t, bool) and t >= 0 for t in self.stop_token_ids),
-            "stop_token_ids",
-            "token ids of at least 0",
-        )
-        if self.logit_bias is not None:
-            need(isinstance(self.logit_bias, dict), "logit_bias", "a mapping from token id to a number")
-            need(
-                all(
-                    isinstance(t, int) and t >= 0 and isinstance(b, int | float) and math.isfinite(b) and abs(b) <= 100
-                    for t, b in self.logit_bias.items()
-                ),
-                "logit_bias",
-                "a mapping from token ids to numbers between -100 and 100",
-            )
+            if getattr(self, name) is not None:
+                self._integer(name, 0, MAX_LOGPROBS, f"a whole number from 0 to {MAX_LOGPROBS}, or none")
+
+    def _check_stops(self) -> None:
+        rule = "a non-empty string or a list of them"
+        given = (self.stop,) if isinstance(self.stop, str) else self.stop
+        self._need(given is None or _is_list(given), "stop", rule)
+        stop = () if given is None else tuple(given)
+        self._need(all(isinstance(text, str) and text for text in stop), "stop", rule)
+        self._set("stop", stop)
+        rule = "a list of token ids of at least 0"
+        listed = self.stop_token_ids
+        self._need(listed is None or _is_list(listed), "stop_token_ids", rule)
+        ids = () if listed is None else tuple(listed)
+        self._need(all(_is_integer(token) and token >= 0 for token in ids), "stop_token_ids", rule)
+        self._set("stop_token_ids", tuple(int(token) for token in ids))
+
+    def _check_bias(self) -> None:
+        if self.logit_bias is None:
+            return
+        rule = "a mapping from token ids to numbers between -100 and 100"
+        self._need(isinstance(self.logit_bias, Mapping), "logit_bias", rule)
+        for token, bias in self.logit_bias.items():
+            ok = _is_integer(token) and token >= 0 and _is_number(bias) and abs(bias) <= 100
+            self._need(ok, "logit_bias", rule)
+        self._set("logit_bias", {int(token): float(bias) for token, bias in self.logit_bias.items()})
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(float(value))
+    except OverflowError:  # a whole number beyond float64
+        return False
+
+
+def _is_list(value: Any) -> bool:
+    """Something that can be read twice: an error message shows it after it was looked at."""
+    return isinstance(value, Iterable) and hasattr(value, "__len__") and not isinstance(value, str | bytes | Mapping)
