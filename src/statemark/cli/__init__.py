@@ -1,4 +1,4 @@
-"""The `statemark` command. Owns the frame only: one file per command, loaded when it is asked for. Nothing imports cli."""
+"""The `statemark` command: one file per command, loaded when it is asked for. Nothing imports cli."""
 
 from __future__ import annotations
 

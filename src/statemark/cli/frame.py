@@ -89,9 +89,7 @@ def cli(ctx: click.Context) -> None:
 def run(argv: Sequence[str] | None = None) -> int:
     """Run the command line; every error that a user can cause ends as two lines on stderr and exit code 2."""
     try:
-        result: Any = cli.main(
-            args=None if argv is None else list(argv), prog_name="statemark", standalone_mode=False
-        )
+        result: Any = cli.main(args=None if argv is None else list(argv), prog_name="statemark", standalone_mode=False)
     except UserError as error:
         report_error(error.message, error.hint)
         return 2

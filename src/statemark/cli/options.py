@@ -18,7 +18,7 @@ _POWER = {None: 0, "K": 1, "M": 2, "G": 3, "T": 4}
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-class SizeType(click.ParamType):
+class SizeType(click.ParamType):  # type: ignore[type-arg]
     """Bytes, as `2GiB`, `512M` or `1073741824`; K, M, G and T are powers of 1024."""
 
     name = "size"
@@ -105,6 +105,16 @@ _SAMPLING_FLAGS: list[Decorator] = [
     click.option("--min-tokens", type=click.IntRange(min=0), help="Do not end before this many tokens."),
     click.option("--ignore-eos", is_flag=True, default=None, help="Do not end at the end-of-text token."),
 ]
+_SAMPLING_NAMES: tuple[str, ...] = (
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+)
+_SAMPLING_NAMES += ("frequency_penalty", "seed", "stop", "min_tokens", "ignore_eos")
 
 
 def _apply(function: Callable[..., Any], flags: list[Decorator]) -> Callable[..., Any]:
@@ -126,14 +136,10 @@ def engine_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def sampling_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the sampling flags; the command receives those that were given as one dict `sampling`."""
-    names = (
-        "max_tokens temperature top_p top_k min_p repetition_penalty presence_penalty frequency_penalty "
-        "seed stop min_tokens ignore_eos"
-    ).split()
 
     @functools.wraps(function)
     def wrapper(**values: Any) -> Any:
-        given = {name: values.pop(name) for name in names}
+        given = {name: values.pop(name) for name in _SAMPLING_NAMES}
         return function(sampling={name: value for name, value in given.items() if value not in (None, ())}, **values)
 
     return _apply(wrapper, _SAMPLING_FLAGS)

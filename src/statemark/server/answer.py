@@ -1,0 +1,70 @@
+"""Gathers a job's deltas into whole choices and counts tokens. Knows no response format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from statemark.engine.request import EngineRequest, TokenLogprobs
+from statemark.server.job import Job
+from statemark.server.served import TextDelta
+
+
+@dataclass
+class Choice:
+    """One choice so far."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+    def add(self, delta: TextDelta) -> None:
+        self.text += delta.text
+        self.token_ids.extend(delta.token_ids)
+        self.logprobs.extend(delta.logprobs or ())
+        if delta.finish_reason is not None:
+            self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
+
+
+class Answer:
+    """All choices of all requests of a job, in the order of requests and then choices."""
+
+    def __init__(self, requests: Sequence[EngineRequest]) -> None:
+        self.requests = requests
+        self.prompt_logprobs: dict[int, Sequence[TokenLogprobs | None]] = {}
+        self._order = {request.request_id: number for number, request in enumerate(requests)}
+        self._choices = [[Choice() for _ in range(request.params.n)] for request in requests]
+        self._cached = [0] * len(requests)
+
+    async def gather(self, job: Job) -> None:
+        with job:
+            async for delta in job:
+                self.add(delta)
+
+    def add(self, delta: TextDelta) -> int:
+        """Take in one delta; returns the number of the request that it belongs to."""
+        number = self._order[delta.request_id]
+        self._choices[number][delta.index].add(delta)
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs[number] = delta.prompt_logprobs
+        if delta.index == 0:  # later choices share the first one's prefill: that isn't the caller's saving
+            self._cached[number] = delta.num_cached_tokens
+        return number
+
+    def choices(self, number: int) -> list[Choice]:
+        return self._choices[number]
+
+    def usage(self, *, completion_tokens: int | None = None) -> dict[str, Any]:
+        """OpenAI's usage object; `completion_tokens` overrides the count."""
+        prompt = sum(len(request.prompt_token_ids) for request in self.requests)
+        if completion_tokens is None:
+            completion_tokens = sum(len(c.token_ids) for choices in self._choices for c in choices)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt + completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": sum(self._cached)},
+        }

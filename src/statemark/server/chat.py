@@ -1,0 +1,166 @@
+"""/v1/chat/completions: messages in, a message out, streamed or whole."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from statemark.engine.params import MAX_LOGPROBS
+from statemark.engine.request import EngineRequest
+from statemark.server import logprobs as formats
+from statemark.server.answer import Answer, Choice
+from statemark.server.endpoint import DONE, EventStream, sse
+from statemark.server.errors import JsonResponse, bad_request, from_exception
+from statemark.server.job import Job
+from statemark.server.messages import plain_messages
+from statemark.server.protocol import ChatRequest, parse
+from statemark.server.sampling import sampling_params
+from statemark.server.served import ServedModel, ServerState
+
+
+async def chat_completions(http: Request, body: bytes) -> Response:
+    state: ServerState = http.app.state.server
+    request = parse(body, ChatRequest)
+    model = state.model(request.model)
+    call = await _Call.prepare(request, model)
+    job = await state.engine.submit([call.request])
+    if request.stream:
+        return EventStream(call.stream(job), job.close)
+    answer = Answer([call.request])
+    await answer.gather(job)
+    return JsonResponse(call.whole(answer))
+
+
+def _top_logprobs(request: ChatRequest) -> int | None:
+    """How many log-probabilities the engine should give: None for none at all."""
+    if not request.logprobs:
+        if request.top_logprobs:
+            raise bad_request("top_logprobs needs logprobs: true", param="top_logprobs")
+        return None
+    top = request.top_logprobs or 0
+    if not 0 <= top <= MAX_LOGPROBS:
+        raise bad_request(f"top_logprobs must be between 0 and {MAX_LOGPROBS}, got {top}", param="top_logprobs")
+    return top
+
+
+def _refuse_unsupported(request: ChatRequest) -> None:
+    """Fields that are known and whose other values aren't served yet: an error, never silence."""
+    if request.response_format is not None and request.response_format.type != "text":
+        raise bad_request(
+            f"response_format {request.response_format.type!r} is not supported; 'text' is", param="response_format"
+        )
+    if request.tool_choice not in (None, "auto", "none"):
+        raise bad_request(f"tool_choice {request.tool_choice!r} is not supported; 'auto' and 'none' are", "tool_choice")
+    if None not in (request.max_tokens, request.max_completion_tokens):
+        raise bad_request("give max_tokens or max_completion_tokens, not both", param="max_tokens")
+
+
+class _Call:
+    """One request on its way: what was asked, and how its answer is written."""
+
+    def __init__(self, asked: ChatRequest, model: ServedModel, request: EngineRequest) -> None:
+        self.asked = asked
+        self.model = model
+        self.request = request
+        self.head = {
+            "id": request.request_id,
+            "created": int(time.time()),
+            "model": model.name,
+            "system_fingerprint": model.fingerprint,
+        }
+
+    @classmethod
+    async def prepare(cls, request: ChatRequest, model: ServedModel) -> _Call:
+        _refuse_unsupported(request)
+        messages = plain_messages(request.messages)
+        max_tokens = request.max_completion_tokens if request.max_tokens is None else request.max_tokens
+        params = sampling_params(
+            request, model.sampling_defaults, max_tokens=max_tokens, logprobs=_top_logprobs(request)
+        )
+        options = {"add_generation_prompt": request.add_generation_prompt} | (request.chat_template_kwargs or {})
+        tools = None if request.tool_choice == "none" else request.tools
+        ids, turns = await asyncio.to_thread(model.render_chat, messages, tools=tools, options=options)
+        engine_request = EngineRequest(
+            request_id=f"chatcmpl-{uuid.uuid4().hex}",
+            prompt_token_ids=tuple(ids),
+            params=params,
+            eos_token_ids=model.eos_token_ids,
+            turn_positions=turns,
+            cache_salt=request.cache_salt or "",
+        )
+        return cls(request, model, engine_request)
+
+    def whole(self, answer: Answer) -> dict[str, Any]:
+        choices = []
+        for index, choice in enumerate(answer.choices(0)):
+            item = {
+                "index": index,
+                "message": {"role": "assistant", "content": choice.text, "refusal": None},
+                "logprobs": self._logprobs(choice),
+                "finish_reason": choice.finish_reason,
+                "stop_reason": choice.stop_reason,
+            }
+            if self.asked.return_token_ids:
+                item["token_ids"] = choice.token_ids
+            choices.append(item)
+        whole = {"object": "chat.completion"} | self.head | {"choices": choices, "usage": answer.usage()}
+        return whole | self._prompt(answer)
+
+    async def stream(self, job: Job) -> AsyncGenerator[bytes, None]:
+        """A role frame a choice, its text, its finish frame; then usage if asked for; a failure is an error frame."""
+        answer = Answer([self.request])
+        include_usage = self.asked.stream_options is not None and self.asked.stream_options.include_usage
+        plain = {"object": "chat.completion.chunk"} | self.head
+        head = plain | ({"usage": None} if include_usage else {})
+        begun: set[int] = set()
+        try:
+            async for delta in job:
+                answer.add(delta)
+                if delta.index not in begun:
+                    first = self._frame(delta.index, {"role": "assistant", "content": ""})
+                    yield sse(head | {"choices": [first]} | ({} if begun else self._prompt(answer)))
+                    begun.add(delta.index)
+                piece = Choice()
+                piece.add(delta)
+                shown = self.asked.return_token_ids or self.asked.logprobs
+                if delta.text or (delta.token_ids and shown):
+                    frame = self._frame(delta.index, {"content": delta.text}, piece)
+                    yield sse(head | {"choices": [frame]})
+                if delta.finish_reason is not None:
+                    last = self._frame(delta.index, {})
+                    last |= {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
+                    yield sse(head | {"choices": [last]})
+            if include_usage:
+                yield sse(plain | {"choices": [], "usage": answer.usage()})
+        except Exception as error:
+            yield sse(from_exception(error).body())
+        yield DONE
+
+    def _frame(self, index: int, delta: dict[str, Any], piece: Choice | None = None) -> dict[str, Any]:
+        frame: dict[str, Any] = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+        if piece is not None:
+            frame["logprobs"] = self._logprobs(piece)
+            if self.asked.return_token_ids:
+                frame["token_ids"] = piece.token_ids
+        return frame
+
+    def _logprobs(self, choice: Choice) -> dict[str, Any] | None:
+        if not self.asked.logprobs:
+            return None
+        return formats.chat_logprobs(self.model, choice.logprobs, self.asked.top_logprobs or 0)
+
+    def _prompt(self, answer: Answer) -> dict[str, Any]:
+        """What was asked about the prompt; vLLM puts it beside `choices`."""
+        found: dict[str, Any] = {}
+        if self.asked.prompt_logprobs is not None:
+            rows = answer.prompt_logprobs.get(0, [])
+            found["prompt_logprobs"] = formats.prompt_logprobs(self.model, rows, self.asked.prompt_logprobs)
+        if self.asked.return_token_ids:
+            found["prompt_token_ids"] = self.request.prompt_token_ids
+        return found

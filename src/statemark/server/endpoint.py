@@ -1,0 +1,106 @@
+"""ASGI endpoints that take a JSON body: size limit, disconnects, server-sent events. Knows no field and no engine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from statemark.server.errors import ApiError
+
+Handler = Callable[[Request, bytes], Awaitable[Response]]
+
+
+class JsonEndpoint:
+    """Runs `handler(request, body)` and sends its answer, and cancels both the moment that the client is gone."""
+
+    def __init__(self, handler: Handler, *, max_body_bytes: int) -> None:
+        self.handler = handler
+        self.max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        body = await self._read(request)
+        if body is None:
+            return
+        work = asyncio.create_task(self._answer(request, body, send))
+        gone = asyncio.create_task(_disconnected(receive))
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()  # raises what the handler raised, for the application's error handlers
+        finally:
+            gone.cancel()
+            work.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await work
+
+    async def _answer(self, request: Request, body: bytes, send: Send) -> None:
+        response = await self.handler(request, body)
+        await response(request.scope, request.receive, send)
+
+    async def _read(self, request: Request) -> bytes | None:
+        """The body, or None if the client left while sending it. A 413 closes the connection: the rest is unread."""
+        length = request.headers.get("content-length", "")
+        if length.isdigit() and int(length) > self.max_body_bytes:
+            raise self._too_large(length)
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            message = await request.receive()
+            if message["type"] == "http.disconnect":
+                return None
+            chunk = message.get("body", b"")
+            size += len(chunk)
+            if size > self.max_body_bytes:
+                raise self._too_large(f"more than {self.max_body_bytes}")
+            chunks.append(chunk)
+            if not message.get("more_body", False):
+                return b"".join(chunks)
+
+    def _too_large(self, size: str) -> ApiError:
+        return ApiError(
+            413,
+            f"the body has {size} bytes; this server takes at most {self.max_body_bytes}",
+            code="body_too_large",
+            headers={"connection": "close"},
+        )
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def sse(data: Any) -> bytes:
+    """One server-sent event."""
+    return b"data: " + msgspec.json.encode(data) + b"\n\n"
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+class EventStream(Response):
+    """Sends each frame as it comes. `close` runs whatever happens, even if no frame was ever asked for."""
+
+    def __init__(self, frames: AsyncGenerator[bytes, None], close: Callable[[], None]) -> None:
+        super().__init__(media_type="text/event-stream", headers={"cache-control": "no-cache"})
+        del self.headers["content-length"]
+        self.frames = frames
+        self.close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with contextlib.aclosing(self.frames) as frames:
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                async for frame in frames:
+                    await send({"type": "http.response.body", "body": frame, "more_body": True})
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            self.close()

@@ -1,0 +1,71 @@
+"""Binds the port, runs uvicorn, and ends well: what runs may finish, the rest gets an error frame."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+
+import uvicorn
+from starlette.applications import Starlette
+
+from statemark.errors import ConfigurationError
+from statemark.server.served import ServedModel, ServerState, Settings
+
+
+def bind(settings: Settings) -> socket.socket:
+    """A listening socket, or the error that says what is in the way."""
+    try:
+        family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((settings.host, settings.port), family=family, backlog=1024)
+    except (OSError, OverflowError) as error:
+        raise ConfigurationError(
+            f"can't listen on {settings.host}:{settings.port}: {error}",
+            hint="choose another --port or --host; --port 0 takes a free one",
+        ) from None
+
+
+class Server(uvicorn.Server):
+    """uvicorn, with a drain before its shutdown and an end when the model can't be loaded."""
+
+    def __init__(self, app: Starlette, on_ready: Callable[[ServedModel], None] = lambda model: None) -> None:
+        super().__init__(
+            # The listed time is for connections that don't close after their last frame.
+            uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2, lifespan="on")
+        )
+        self.state: ServerState = app.state.server
+        self.on_ready = on_ready
+        self.failure: BaseException | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._watch = asyncio.create_task(self._watch_loading())
+
+    async def _watch_loading(self) -> None:
+        try:
+            self.on_ready(await asyncio.shield(self.state.engine.ready))
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self.failure = error
+            self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watch
+        # The sockets still listen: late comers get a 503 instead of a refused connection.
+        await self.state.engine.drain(self.state.settings.shutdown_grace, hurry=lambda: self.force_exit)
+        await super().shutdown(sockets)
+
+
+def serve(app: Starlette, listener: socket.socket, on_ready: Callable[[ServedModel], None]) -> None:
+    """Run until a signal. Raises what loading raised."""
+    server = Server(app, on_ready)
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again once it has shut down
+        server.run(sockets=[listener])
+    if server.failure is not None:
+        raise server.failure

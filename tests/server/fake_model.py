@@ -1,0 +1,169 @@
+"""A served model without arithmetic: letters are tokens, the answer is the prompt's letters over again.
+
+It keeps the engine's contract as far as the server can see it, and can be told to fail.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from statemark.engine.request import EngineRequest, TokenLogprobs
+from statemark.errors import InvalidRequestError
+from statemark.server.served import TextDelta
+
+END = 0  # the end-of-text token; others are Unicode code points below VOCAB
+VOCAB = 0x2000
+
+
+class FakeModel:
+    """Prompt "abc" is answered "abcabc..." until max_tokens. Prompts that hold "!boom" break the step they are in."""
+
+    name = "fake"
+    fingerprint = "statemark-test"
+    created = 1
+    max_model_len = 4096
+    eos_token_ids = frozenset({END})
+
+    def __init__(self) -> None:
+        self.sampling_defaults: Mapping[str, Any] = {"temperature": 0.0}
+        self.requests: dict[str, EngineRequest] = {}
+        self.written: dict[tuple[str, int], list[int]] = {}
+        self.seen: list[EngineRequest] = []
+        self.aborted: list[str] = []
+        self.gate = threading.Event()  # cleared: steps give nothing, as in a long prefill
+        self.gate.set()
+        self.known: list[tuple[int, ...]] = []
+
+    # --- the backend: engine thread only ---
+
+    def add(self, request: EngineRequest) -> None:
+        if len(request.prompt_token_ids) >= self.max_model_len:
+            raise InvalidRequestError(
+                f"the prompt has {len(request.prompt_token_ids):,} tokens; the limit is {self.max_model_len - 1:,}",
+                hint="shorten the prompt",
+                param="prompt",
+            )
+        if max(request.prompt_token_ids, default=-1) >= VOCAB or not request.prompt_token_ids:
+            raise InvalidRequestError("token id outside the vocabulary, or no token at all", param="prompt")
+        if "!refuse" in self.decode(request.prompt_token_ids):
+            raise RuntimeError("adding failed")
+        self.requests[request.request_id] = request
+        self.seen.append(request)
+        for index in range(request.params.n):
+            self.written[request.request_id, index] = []
+
+    def abort(self, request_id: str) -> None:
+        self.aborted.append(request_id)
+        self._forget(request_id)
+
+    def has_work(self) -> bool:
+        return bool(self.requests)
+
+    def step(self) -> list[TextDelta]:
+        if not self.gate.is_set():
+            time.sleep(0.001)
+            return []
+        deltas = []
+        for request in list(self.requests.values()):
+            if "!boom" in self.decode(request.prompt_token_ids):
+                raise RuntimeError("a planted fault")
+            if "!fail" in self.decode(request.prompt_token_ids):
+                deltas.append(
+                    TextDelta(request_id=request.request_id, index=0, finish_reason="error", error="a planted failure")
+                )
+                self._forget(request.request_id)
+                continue
+            deltas.extend(self._advance(request))
+        return deltas
+
+    def _advance(self, request: EngineRequest) -> list[TextDelta]:
+        deltas = []
+        prompt, params = request.prompt_token_ids, request.params
+        cached = max((self._common(prompt, old) for old in self.known), default=0)
+        for index in range(params.n):
+            written = self.written.get((request.request_id, index))
+            if written is None:
+                continue
+            token = prompt[len(written) % len(prompt)]
+            written.append(token)
+            first = len(written) == 1
+            text = self.decode(written)
+            stopped = [s for s in params.stop if text.endswith(s)]
+            ended = token in params.stop_token_ids
+            full = params.max_tokens is not None and len(written) >= params.max_tokens
+            full = full or len(prompt) + len(written) >= self.max_model_len
+            reason = "stop" if stopped or ended else "length" if full else None
+            deltas.append(
+                TextDelta(
+                    request_id=request.request_id,
+                    index=index,
+                    text="" if stopped or ended else self.decode([token]),
+                    token_ids=[token],
+                    logprobs=None if params.logprobs is None else [_row(token, params.logprobs)],
+                    prompt_logprobs=self._prompt_rows(request) if first and index == 0 else None,
+                    num_cached_tokens=cached if request.use_cache else 0,
+                    finish_reason=reason,
+                    stop_reason=stopped[0] if stopped else token if ended else None,
+                )
+            )
+            if reason is not None:
+                del self.written[request.request_id, index]
+        if not any(key[0] == request.request_id for key in self.written):
+            self.known.append(prompt)
+            self.requests.pop(request.request_id, None)
+        return deltas
+
+    def _prompt_rows(self, request: EngineRequest) -> list[TokenLogprobs | None] | None:
+        count = request.params.prompt_logprobs
+        if count is None:
+            return None
+        return [None, *(_row(token, count) for token in request.prompt_token_ids[1:])]
+
+    def _forget(self, request_id: str) -> None:
+        self.requests.pop(request_id, None)
+        for key in [key for key in self.written if key[0] == request_id]:
+            del self.written[key]
+
+    @staticmethod
+    def _common(prompt: Sequence[int], old: Sequence[int]) -> int:
+        same = 0
+        for a, b in zip(prompt[:-1], old, strict=False):
+            if a != b:
+                break
+            same += 1
+        return same
+
+    # --- text ---
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return [ord(c) for c in text]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "".join(map(chr, ids))
+
+    def token_text(self, token_id: int) -> str:
+        return chr(token_id)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return chr(token_id).encode()
+
+    def render_chat(
+        self, messages: list[dict[str, Any]], *, tools: list[dict[str, Any]] | None, options: Mapping[str, Any]
+    ) -> tuple[list[int], tuple[int, ...]]:
+        self.rendered = (messages, tools, dict(options))
+        text, turns = "", []
+        for message in messages:
+            text += f"{message['role'][0]}:{message['content']}\n"
+            turns.append(len(text))
+        if options["add_generation_prompt"]:
+            text += "a:"
+        return self.encode(text, add_special_tokens=False), tuple(t for t in turns if t < len(text))
+
+
+def _row(token: int, count: int) -> TokenLogprobs:
+    """The token itself is the likeliest, its successors follow."""
+    ids = tuple(token + i for i in range(count))
+    return TokenLogprobs(token, -0.25, 1, ids, tuple(-0.25 - i for i in range(count)))
