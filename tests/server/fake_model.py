@@ -25,6 +25,11 @@ class FakeModel:
     fingerprint = "statemark-test"
     created = 1
     max_model_len = 4096
+    max_num_seqs = 32
+    precision = "float32"
+    isa = "none"
+    threads = 1
+    notices = ("a notice",)
     eos_token_ids = frozenset({END})
 
     def __init__(self) -> None:
@@ -135,6 +140,9 @@ class FakeModel:
                 break
             same += 1
         return same
+
+    def report(self) -> list[str]:
+        return ["model fake"]
 
     # --- text ---
 

@@ -37,13 +37,12 @@ class Running:
 def running(
     load: Callable[[], ServedModel],
     *,
-    max_sequences: int = 64,
     settings: Settings | None = None,
     wait: bool = True,
 ) -> Iterator[Running]:
     """Start a server, wait until it has loaded (or only until it listens), stop it at the end."""
-    settings = settings or Settings(port=0, shutdown_grace=5.0)
-    app = build_app(load, settings, max_sequences=max_sequences)
+    settings = settings or Settings(port=0, shutdown_grace=5.0, max_waiting=32)
+    app = build_app(load, settings)
     listener = bind(settings)
     ready = threading.Event()
     server = Server(app, on_ready=lambda model: ready.set())

@@ -112,8 +112,9 @@ def test_a_client_that_leaves_stops_the_work_at_once(stream: bool, started: bool
 
 def test_a_full_queue_is_429_with_retry_after_and_empties_again() -> None:
     model = FakeModel()
+    model.max_num_seqs = 1
     model.gate.clear()
-    with running(lambda: model, max_sequences=3) as found:
+    with running(lambda: model, settings=Settings(port=0, max_waiting=2)) as found:
         codes: list[int] = []
 
         def ask() -> None:

@@ -95,7 +95,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         return 2
     except click.ClickException as error:
         report_error(*_describe(error))
-        return 2
+        return error.exit_code  # 2 for usage, 1 for what failed without the caller's doing
     except (click.Abort, KeyboardInterrupt):
         return 130
     return result if isinstance(result, int) and not isinstance(result, bool) else 0

@@ -92,7 +92,9 @@ _ENGINE_FLAGS: list[Decorator] = [
 ]
 
 _SAMPLING_FLAGS: list[Decorator] = [
-    click.option("--max-tokens", type=click.IntRange(min=1), help="Tokens to write at most.  [default: 128]"),
+    click.option(
+        "--max-tokens", type=click.IntRange(min=1), help="Tokens to write at most.  [default: 128; in a chat 1024]"
+    ),
     click.option("-t", "--temperature", type=float, help="0 always takes the most likely token."),
     click.option("--top-p", type=float, help="Sample from the smallest set with this probability."),
     click.option("--top-k", type=int, help="Sample from the k most likely tokens; 0 is off."),

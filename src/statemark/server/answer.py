@@ -57,6 +57,9 @@ class Answer:
     def choices(self, number: int) -> list[Choice]:
         return self._choices[number]
 
+    def cached(self, number: int) -> int:
+        return self._cached[number]
+
     def usage(self, *, completion_tokens: int | None = None) -> dict[str, Any]:
         """OpenAI's usage object; `completion_tokens` overrides the count."""
         prompt = sum(len(request.prompt_token_ids) for request in self.requests)

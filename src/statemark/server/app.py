@@ -28,9 +28,9 @@ from statemark.server.served import ServedModel, ServerState, Settings
 log = logging.getLogger("statemark.server")
 
 
-def build_app(load: Callable[[], ServedModel], settings: Settings, *, max_sequences: int) -> Starlette:
+def build_app(load: Callable[[], ServedModel], settings: Settings) -> Starlette:
     """`load` runs in the engine thread once the application has started; `/health` says 503 until it is done."""
-    state = ServerState(settings, AsyncEngine(load, max_sequences=max_sequences))
+    state = ServerState(settings, AsyncEngine(load, max_waiting=settings.max_waiting))
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

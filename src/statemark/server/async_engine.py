@@ -31,7 +31,9 @@ class Delta(Protocol):
 
 
 class Backend(Protocol):
-    """An engine with its detokenizer. Used from the engine thread only."""
+    """An engine with its detokenizer. Its methods are called from the engine thread only."""
+
+    max_num_seqs: int  # sequences that run at once
 
     def add(self, request: EngineRequest) -> None: ...
     def abort(self, request_id: str) -> None: ...
@@ -46,11 +48,11 @@ class AsyncEngine(Generic[B]):
     """Admission, the engine thread, and the way back to the event loop.
 
     `load` builds the backend and runs in the engine thread, so the server answers /health meanwhile.
-    At most `max_sequences` choices are held, running or waiting; more is `OverloadedError`, never memory growth.
+    Beyond the choices that run at once, at most `max_waiting` wait; more is `OverloadedError`, never memory growth.
     """
 
-    def __init__(self, load: Callable[[], B], *, max_sequences: int) -> None:
-        self.max_sequences = max_sequences
+    def __init__(self, load: Callable[[], B], *, max_waiting: int) -> None:
+        self.max_waiting = max_waiting
         self.held = 0  # choices admitted and not released; event loop only, like `jobs`
         self.jobs: set[Job] = set()
         self.draining = False
@@ -75,18 +77,23 @@ class AsyncEngine(Generic[B]):
         done = self.ready.done() and not self.ready.cancelled() and self.ready.exception() is None
         return self.ready.result() if done else None
 
+    @property
+    def max_sequences(self) -> int:
+        """Choices that may be held, running or waiting; none before the model is loaded."""
+        return 0 if self.backend is None else self.backend.max_num_seqs + self.max_waiting
+
     async def submit(self, requests: Sequence[EngineRequest]) -> Job:
         """Hand over requests that are answered together; returns once the engine took them, or raises its refusal."""
         if self.draining:
             raise ShuttingDownError
-        size = sum(request.params.n for request in requests)
-        if size > self.max_sequences:
+        size, limit = sum(request.params.n for request in requests), self.max_sequences
+        if size > limit:
             raise InvalidRequestError(
-                f"{size} sequences (prompts times n) exceed the {self.max_sequences} that this server holds at once",
+                f"{size} sequences (prompts times n) exceed the {limit} that this server holds at once",
                 hint="send fewer prompts a request or a smaller n",
                 param="n",
             )
-        if self.held + size > self.max_sequences:
+        if self.held + size > limit:
             raise OverloadedError
         job = Job(requests, self._release)
         self.held += size

@@ -63,9 +63,8 @@ class Server(uvicorn.Server):
 
 
 def serve(app: Starlette, listener: socket.socket, on_ready: Callable[[ServedModel], None]) -> None:
-    """Run until a signal. Raises what loading raised."""
+    """Run until a signal, which uvicorn raises again once it has shut down. Raises what loading raised."""
     server = Server(app, on_ready)
-    with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again once it has shut down
-        server.run(sockets=[listener])
+    server.run(sockets=[listener])
     if server.failure is not None:
         raise server.failure

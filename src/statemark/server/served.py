@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,15 +28,26 @@ class TextDelta:
 
 
 class ServedModel(Backend, Protocol):
-    """A loaded model under its public name. Everything but `Backend`'s methods may be called from any thread."""
+    """A loaded model under its public name. Everything but `Backend`'s methods may be called from any thread.
+
+    `fingerprint` names engine version, weights, precision and instruction set: equal ones mean equal bits.
+    """
 
     name: str
     fingerprint: str
+    precision: str
+    isa: str
+    threads: int
     created: int
     max_model_len: int
+    notices: Sequence[str]
     sampling_defaults: Mapping[str, Any]
     eos_token_ids: frozenset[int]
 
+    def report(self) -> list[str]:
+        """Lines for an operator: what runs, in which precision, and what the cache can hold."""
+
+    def step(self) -> Iterable[TextDelta]: ...
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
     def decode(self, ids: Sequence[int]) -> str: ...
     def token_text(self, token_id: int) -> str: ...

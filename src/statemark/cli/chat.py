@@ -1,0 +1,124 @@
+"""`statemark chat`: a conversation that shows what each turn reused. Answers go to stdout, talk to stderr."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from statemark.cli.loading import describe, load
+from statemark.cli.options import EngineOptions, engine_options, sampling_options
+from statemark.cli.running import InterruptedAnswer, Timing, run_requests
+from statemark.cli.talk import dim, report_error, say
+from statemark.engine.params import SamplingParams
+from statemark.engine.request import EngineRequest
+from statemark.errors import InvalidRequestError
+from statemark.server.answer import Answer
+from statemark.server.served import ServedModel, TextDelta
+
+_COMMANDS = """\
+/system TEXT  set the system message and start over
+/reset        start over
+/quit         leave (so does Ctrl-D)"""
+
+
+@click.command()
+@click.option("--system", metavar="TEXT", help="System message to start with.")
+@sampling_options
+@engine_options
+def command(system: str | None, sampling: dict[str, Any], options: EngineOptions) -> None:
+    """Talk to a model. After each turn you see how many prompt tokens came from the cache.
+
+    Each line is one turn. Turns may also be piped in: `printf 'hello\\nand now?\\n' | statemark chat -m ./tiny`.
+    """
+    model = load(options)
+    params = SamplingParams.from_fields({"max_tokens": 1024} | dict(model.sampling_defaults) | sampling)
+    say(f"{describe(model)}. /quit leaves, /help lists commands.")
+    conversation = Conversation(model, params, system)
+    for line in _lines():
+        word, _, rest = line.strip().partition(" ")
+        if not word:
+            continue
+        if word == "/quit":
+            return
+        if word == "/reset":
+            conversation.reset(conversation.system)
+            say("started over")
+        elif word == "/system":
+            conversation.reset(rest.strip() or None)
+            say("system message set; started over" if rest.strip() else "no system message; started over")
+        elif word.startswith("/"):
+            say(_COMMANDS)
+        else:
+            conversation.turn(line.strip())
+
+
+def _lines() -> Iterator[str]:
+    """Turns: with a prompt on a terminal, plainly otherwise."""
+    if not sys.stdin.isatty():
+        yield from sys.stdin
+        return
+    import readline  # noqa: F401 - gives input() its line editing and history
+
+    while True:
+        try:
+            yield input("> ")
+        except EOFError:
+            say()
+            return
+
+
+class Conversation:
+    """The messages so far and how they grow."""
+
+    def __init__(self, model: ServedModel, params: SamplingParams, system: str | None) -> None:
+        self.model = model
+        self.params = params
+        self._numbers = itertools.count(1)
+        self.reset(system)
+
+    def reset(self, system: str | None) -> None:
+        self.system = system
+        self.messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
+
+    def turn(self, text: str) -> None:
+        """Ask, print the answer as it comes, say what it took. A turn that can't be served leaves no trace."""
+        self.messages.append({"role": "user", "content": text})
+        try:
+            answer, timing = self._ask()
+        except InterruptedAnswer as stopped:
+            answer, timing = stopped.answer, stopped.timing
+            click.echo(" [stopped]", nl=False)
+        except InvalidRequestError as error:
+            self.messages.pop()
+            report_error(error.message, error.hint)
+            return
+        click.echo()
+        self.messages.append({"role": "assistant", "content": answer.choices(0)[0].text})
+        say(dim(_figures(answer, timing)))
+
+    def _ask(self) -> tuple[Answer, Timing]:
+        ids, turns = self.model.render_chat(self.messages, tools=None, options={"add_generation_prompt": True})
+        request = EngineRequest(
+            request_id=f"turn-{next(self._numbers)}",
+            prompt_token_ids=tuple(ids),
+            params=self.params,
+            eos_token_ids=self.model.eos_token_ids,
+            turn_positions=turns,
+        )
+        return run_requests(self.model, [request], _print_delta)
+
+
+def _print_delta(delta: TextDelta) -> None:
+    click.echo(delta.text, nl=False)
+
+
+def _figures(answer: Answer, timing: Timing) -> str:
+    usage = answer.usage()
+    return (
+        f"[{answer.cached(0)} of {usage['prompt_tokens']} prompt tokens cached; "
+        f"{usage['completion_tokens']} written; {timing.words()}]"
+    )

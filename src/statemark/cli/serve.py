@@ -1,0 +1,66 @@
+"""`statemark serve`: the OpenAI API on a port."""
+
+from __future__ import annotations
+
+import logging
+
+import click
+
+from statemark.cli.options import EngineOptions, engine_options
+from statemark.cli.talk import say
+from statemark.errors import ConfigurationError
+from statemark.server.served import ServedModel, Settings
+
+_EXAMPLES = """\b
+Example:
+  statemark serve --model ./tiny --port 8000
+  curl http://127.0.0.1:8000/v1/chat/completions -d '{"messages": [{"role": "user", "content": "hi"}]}'
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.option("--host", default="127.0.0.1", help="Address to listen on; 0.0.0.0 for every interface.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, help="Port; 0 takes a free one.")
+@click.option("--served-model-name", metavar="NAME", help="Name that clients use.  [default: the folder's name]")
+@click.option("--api-key", envvar="STATEMARK_API_KEY", show_envvar=True, help="Ask clients for this key.")
+@click.option(
+    "--max-waiting", type=click.IntRange(min=0), default=256, help="Sequences that may wait; more get status 429."
+)
+@click.option(
+    "--shutdown-grace", type=click.FloatRange(min=0), default=10.0, help="Seconds that answers get to finish."
+)
+@engine_options
+def command(
+    host: str,
+    port: int,
+    served_model_name: str | None,
+    api_key: str | None,
+    max_waiting: int,
+    shutdown_grace: float,
+    options: EngineOptions,
+) -> None:
+    """Serve the OpenAI API, so that existing clients work by changing their base URL.
+
+    It listens at once; /health says 503 until the model is loaded.
+    """
+    from statemark.cli.loading import load
+    from statemark.server.app import build_app
+    from statemark.server.run import bind, serve
+
+    _ = options.model_path  # the error for a missing model comes before a port is taken
+    if api_key is not None and not api_key.strip():
+        raise ConfigurationError("the API key is empty", hint="give --api-key a value, or leave it out")
+    settings = Settings(host=host, port=port, api_key=api_key, max_waiting=max_waiting, shutdown_grace=shutdown_grace)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    listener = bind(settings)
+    address, number = listener.getsockname()[:2]
+    url = f"http://{f'[{address}]' if ':' in address else address}:{number}"
+    app = build_app(lambda: load(options, name=served_model_name), settings)
+    say(f"loading {options.model_path}; {url}/health tells when it is done")
+    serve(app, listener, lambda model: _report(model, url))
+
+
+def _report(model: ServedModel, url: str) -> None:
+    for line in model.report():
+        say(line)
+    say(f"serving at {url}/v1 (Ctrl-C stops)")
