@@ -1,1 +1,23 @@
+"""The prefix cache: pages, marks, the index that finds them, and the byte budget that they share.
 
+Knows token ids, digests, ids of pages and slots, and bytes. Knows neither kernels nor models, so a simulator can run it.
+"""
+
+from statemark.cache.budget import Budget
+from statemark.cache.digest import PAGE_TOKENS, roll_stamp, stamp_seed
+from statemark.cache.index import Lookup, Mark, PrefixIndex
+from statemark.cache.manager import CacheManager, Lease
+from statemark.cache.plan import plan_marks
+
+__all__ = [
+    "PAGE_TOKENS",
+    "Budget",
+    "CacheManager",
+    "Lease",
+    "Lookup",
+    "Mark",
+    "PrefixIndex",
+    "plan_marks",
+    "roll_stamp",
+    "stamp_seed",
+]

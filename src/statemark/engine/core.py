@@ -1,0 +1,357 @@
+"""The engine: requests in, one step at a time, tokens out. Owns the order of things within a step:
+
+    schedule -> run -> check stamps and publish marks -> sample -> append or finish
+
+Nothing of a step is visible to another request before the step has run (publish comes after run), and a step that
+fails publishes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from typing import Any
+
+from statemark.cache import PAGE_TOKENS, Budget, CacheManager
+from statemark.engine.executor import Executor
+from statemark.engine.request import EngineRequest, StepOutput, TokenLogprobs
+from statemark.engine.sampler import Sampler, SamplerState
+from statemark.engine.scheduler import Scheduler
+from statemark.engine.sequence import Chunk, Sequence, StepPlan
+from statemark.errors import ConfigurationError, IntegrityError, InvalidRequestError
+
+logger = logging.getLogger(__name__)
+
+_MAX_FAILURES = 2  # steps that a sequence may fail in company before it is given up
+_PROMPT_ROWS = 64  # prompt rows whose logits are held at once
+
+
+class Engine:
+    """Continuous batching over one executor.
+
+    `max_num_batched_tokens`: tokens computed in a step, at least `max_num_seqs`. `cache_bytes`: pages and states of
+    running sequences and of the prefix cache together. `max_model_len` None means what model and cache can hold.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        sampler: Sampler,
+        *,
+        max_num_batched_tokens: int = 512,
+        max_num_seqs: int = 16,
+        cache_bytes: int,
+        enable_prefix_caching: bool = True,
+        max_model_len: int | None = None,
+    ) -> None:
+        for name, value in (
+            ("max_num_batched_tokens", max_num_batched_tokens),
+            ("max_num_seqs", max_num_seqs),
+            ("cache_memory", cache_bytes),
+        ):
+            if value < 1:
+                raise ConfigurationError(f"{name} must be at least 1, got {value}", hint=f"give a positive {name}")
+        if max_num_batched_tokens < max_num_seqs:
+            raise ConfigurationError(
+                f"max_num_batched_tokens {max_num_batched_tokens} is below max_num_seqs {max_num_seqs}",
+                hint="every running request takes at least one token a step: raise the first or lower the second",
+            )
+        self.executor = executor
+        self.notices: list[str] = []
+        self.max_model_len = self._fit_length(cache_bytes, max_model_len)
+        budget = Budget(
+            cache_bytes,
+            page_bytes=executor.page_bytes,
+            slot_bytes=executor.slot_bytes,
+            release_page=executor.release_page,
+            release_slot=executor.release_slot,
+        )
+        executor.allocate(budget.pages.capacity, budget.slots.capacity)
+        self.cache = CacheManager(budget, executor.fingerprint, enabled=enable_prefix_caching)
+        self.scheduler = Scheduler(
+            self.cache,
+            executor.stamps,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_num_seqs=max_num_seqs,
+        )
+        self._sampler = sampler
+        self._live: dict[str, dict[int, Sequence]] = {}
+        self._later: dict[str, list[Sequence]] = {}  # choices that wait for the first one's prefill
+        self._prompt_logprobs: dict[str, list[TokenLogprobs | None]] = {}
+        self._arrivals = 0
+        self.steps = 0
+        self.tokens_computed = 0
+        self.tokens_cached = 0
+
+    # --- requests -------------------------------------------------------------------------------------------
+
+    def add_request(self, request: EngineRequest) -> None:
+        """Queue a request. Raises InvalidRequestError, with the numbers, for one that can't be served."""
+        self._check(request)
+        params = request.params
+        seed = params.seed if params.seed is not None else secrets.randbits(63)
+        limit = self.max_model_len
+        if params.max_tokens is not None:
+            limit = min(limit, len(request.prompt_token_ids) + params.max_tokens)
+        seqs = []
+        for index in range(params.n):
+            state = SamplerState(
+                params=params,
+                seed=seed,
+                prompt_token_ids=request.prompt_token_ids,
+                eos_token_ids=request.eos_token_ids,
+                choice_index=index,
+            )
+            seqs.append(Sequence(request, index, self._arrivals, limit, state))
+            self._arrivals += 1
+        self._live[request.request_id] = {s.index: s for s in seqs}
+        if len(seqs) > 1:
+            self._later[request.request_id] = seqs[1:]
+        self.scheduler.add(seqs[0])
+
+    def abort(self, request_id: str) -> None:
+        """Drop a request at once. What it has computed stays in the cache, so a retry goes on from there."""
+        for seq in self._live.pop(request_id, {}).values():
+            self.scheduler.close(seq, "end")
+        self._forget(request_id)
+
+    def finish(self, request_id: str, index: int) -> None:
+        """End one choice as stopped (a front end saw a stop string) and keep its state."""
+        seq = self._live.get(request_id, {}).get(index)
+        if seq is not None:
+            self._end(seq)
+
+    def has_work(self) -> bool:
+        return bool(self.scheduler.waiting or self.scheduler.running)
+
+    def stats(self) -> dict[str, Any]:
+        """Counters and gauges, by name; bytes in bytes, tokens in tokens."""
+        budget = self.cache.budget
+        return {
+            "steps": self.steps,
+            "requests_running": len(self.scheduler.running),
+            "requests_waiting": len(self.scheduler.waiting) + sum(map(len, self._later.values())),
+            "prompt_tokens_cached": self.tokens_cached,
+            "tokens_computed": self.tokens_computed,
+            "cache_bytes": budget.total,
+            "cache_used_bytes": budget.used_bytes,
+            "pages_used": budget.pages.used,
+            "slots_used": budget.slots.used,
+            "marks": len(self.cache.index),
+            "page_bytes": budget.pages.item_bytes,
+            "slot_bytes": budget.slots.item_bytes,
+            **self.scheduler.counters,
+            **self.cache.counters,
+        }
+
+    def check_integrity(self) -> None:
+        """Raise IntegrityError unless pages, slots and marks are held by exactly those who should hold them."""
+        self.cache.check_integrity([s.lease for s in self.scheduler.running if s.lease is not None])
+
+    # --- a step ---------------------------------------------------------------------------------------------
+
+    def step(self) -> list[StepOutput]:
+        """One step: compute at most max_num_batched_tokens tokens, return the news of each request that has some."""
+        plan = self.scheduler.schedule()
+        if not plan.chunks:
+            return []
+        try:
+            self.executor.run(plan)
+        except Exception as error:
+            return self._step_failed(plan, error)
+        self.steps += 1
+        self.tokens_computed += plan.tokens
+        outputs: list[StepOutput] = []
+        ready: list[tuple[Chunk, int]] = []
+        row = 0
+        for chunk in plan.chunks:
+            try:
+                self._commit(chunk, row)
+            except IntegrityError as error:
+                outputs.append(self._fail(chunk.seq, error))
+            else:
+                if chunk.samples:
+                    ready.append((chunk, row + chunk.count - 1))
+            row += chunk.count
+        if ready:
+            outputs += self._sample([c.seq for c, _ in ready], [r for _, r in ready])
+        return outputs
+
+    def _commit(self, chunk: Chunk, row: int) -> None:
+        """The step has run: move the sequence on, publish its marks, keep its prompt's log-probabilities."""
+        seq, lease = chunk.seq, chunk.seq.lease
+        assert lease is not None
+        self.cache.started(lease)
+        pending = list(chunk.marks)
+        try:
+            while pending:
+                offset, slot, kind = pending[0]
+                stamps = self.executor.stamps(slot)
+                self.cache.publish(lease, seq.tokens, chunk.start + offset, slot, stamps, kind)
+                pending.pop(0)
+        finally:
+            for _, slot, _ in pending:
+                self.cache.drop_slot(slot)
+        lease.advance(seq.tokens, chunk.end)
+        seq.computed = chunk.end
+        if seq.request.params.prompt_logprobs is not None and seq.index == 0:
+            self._keep_prompt_logprobs(chunk, row)
+
+    def _keep_prompt_logprobs(self, chunk: Chunk, row: int) -> None:
+        """Row i of the prompt predicts token i + 1; the first token has no prediction."""
+        seq = chunk.seq
+        kept = self._prompt_logprobs.setdefault(seq.request.request_id, [None])
+        last = min(chunk.end, seq.prompt_len - 1)
+        for start in range(max(chunk.start, len(kept) - 1), last, _PROMPT_ROWS):
+            stop = min(start + _PROMPT_ROWS, last)
+            logits = self.executor.logits(range(row + start - chunk.start, row + stop - chunk.start))
+            targets = seq.tokens[start + 1 : stop + 1]
+            kept.extend(self._sampler.prompt_logprobs(logits, targets, seq.request.params.prompt_logprobs or 0))
+
+    def _sample(self, seqs: list[Sequence], rows: list[int]) -> list[StepOutput]:
+        sampled = self._sampler.sample(self.executor.logits(rows), [s.sampler for s in seqs])
+        outputs = []
+        for seq, choice in zip(seqs, sampled, strict=True):
+            if choice.error is not None:
+                outputs.append(self._fail(seq, RuntimeError(choice.error)))
+                continue
+            first = seq.generated == 0
+            seq.failures = 0
+            seq.append(choice.token_id)
+            output = self._news(seq)
+            output.new_token_ids = [choice.token_id]
+            output.new_logprobs = [choice.logprobs] if choice.logprobs is not None else None
+            if first:
+                output.prompt_logprobs = self._prompt_logprobs.pop(seq.request.request_id, None)
+                if seq.request.params.prompt_logprobs is not None and output.prompt_logprobs is None and not seq.index:
+                    output.prompt_logprobs = [None]  # a prompt of one token has nothing to predict
+                if seq.index == 0:
+                    self.tokens_cached += seq.cached or 0
+            output.finish_reason, output.stop_token_id = self._reason(seq, choice.token_id)
+            if first and seq.index == 0:
+                self.scheduler.add_first(self._later.pop(seq.request.request_id, []))
+            if output.finish_reason is not None:
+                self._end(seq)
+            outputs.append(output)
+        return outputs
+
+    def _reason(self, seq: Sequence, token: int) -> tuple[str | None, int | None]:
+        params = seq.request.params
+        if seq.generated >= params.min_tokens:
+            if token in seq.request.eos_token_ids and not params.ignore_eos:
+                return "stop", token
+            if token in params.stop_token_ids:
+                return "stop", token
+        if seq.length >= seq.limit:
+            return "length", None
+        return None, None
+
+    # --- ends -----------------------------------------------------------------------------------------------
+
+    def _news(self, seq: Sequence) -> StepOutput:
+        return StepOutput(seq.request.request_id, seq.index, num_cached_tokens=seq.cached or 0)
+
+    def _end(self, seq: Sequence) -> None:
+        self.scheduler.close(seq, "end")
+        live = self._live.get(seq.request.request_id, {})
+        live.pop(seq.index, None)
+        if not live:
+            self._live.pop(seq.request.request_id, None)
+            self._forget(seq.request.request_id)
+
+    def _forget(self, request_id: str) -> None:
+        self._later.pop(request_id, None)
+        self._prompt_logprobs.pop(request_id, None)
+
+    def _fail(self, seq: Sequence, error: Exception) -> StepOutput:
+        """End one sequence with an error; its state may be wrong, so nothing of it is kept."""
+        logger.error("request %s failed: %s", seq.request.request_id, error)
+        if isinstance(error, IntegrityError):
+            self.cache.counters["integrity_errors"] += 1
+        output = self._news(seq)
+        output.finish_reason, output.error = "error", str(error)
+        live = self._live.get(seq.request.request_id, {})
+        self.scheduler.close(seq, None)
+        live.pop(seq.index, None)
+        for other in self._later.pop(seq.request.request_id, []):  # they would fail in the same way
+            live.pop(other.index, None)
+        if not live:
+            self._live.pop(seq.request.request_id, None)
+            self._forget(seq.request.request_id)
+        return output
+
+    def _step_failed(self, plan: StepPlan, error: Exception) -> list[StepOutput]:
+        """A step raised: states may be half written, so all of it is dropped and computed again, one by one.
+
+        A sequence that fails alone is the one at fault; the others lose time and nothing else.
+        """
+        for chunk in plan.chunks:
+            for _, slot, _ in chunk.marks:
+                self.cache.drop_slot(slot)
+        seqs = [c.seq for c in plan.chunks]
+        if len(seqs) == 1:
+            return [self._fail(seqs[0], error)]
+        logger.error("a step over %d requests failed and is repeated one by one: %s", len(seqs), error)
+        outputs = []
+        for seq in reversed(seqs):
+            seq.failures += 1
+            if seq.failures > _MAX_FAILURES:
+                outputs.append(self._fail(seq, error))
+                continue
+            self.scheduler.close(seq, None)
+            seq.computed = 0
+            self.scheduler.waiting.appendleft(seq)
+        return outputs
+
+    # --- checks ---------------------------------------------------------------------------------------------
+
+    def _fit_length(self, cache_bytes: int, wanted: int | None) -> int:
+        """The longest sequence that the cache can hold alone, at most what the model allows."""
+        page, slot = self.executor.page_bytes, self.executor.slot_bytes
+        room = max(0, cache_bytes - slot) // page * PAGE_TOKENS
+        longest = self.executor.max_model_len
+        if wanted is not None and not 2 <= wanted <= longest:
+            raise ConfigurationError(
+                f"max_model_len {wanted} is outside 2 to {longest}, the model's limit", hint=f"at most {longest}"
+            )
+        need = wanted or longest
+        if room >= need:
+            return need
+        needed = slot + -(-need // PAGE_TOKENS) * page
+        if wanted is not None or room < PAGE_TOKENS:
+            raise ConfigurationError(
+                f"cache memory of {cache_bytes:,} bytes is too small for one request of {need:,} tokens: it takes "
+                f"{needed:,} bytes ({slot:,} for its state and {page:,} for every {PAGE_TOKENS} tokens)",
+                hint=f"raise cache_memory to at least {needed if wanted else slot + page:,}, or lower max_model_len",
+            )
+        self.notices.append(
+            f"max_model_len is {room:,} instead of the model's {longest:,}: cache memory of {cache_bytes:,} bytes "
+            f"holds no more; {needed:,} would"
+        )
+        return room
+
+    def _check(self, request: EngineRequest) -> None:
+        ids = request.prompt_token_ids
+        if request.request_id in self._live:
+            raise InvalidRequestError(f"request id {request.request_id!r} is in use", param="request_id")
+        if not ids:
+            raise InvalidRequestError("the prompt is empty", hint="give at least one token", param="prompt")
+        if len(ids) >= self.max_model_len:
+            raise InvalidRequestError(
+                f"the prompt has {len(ids):,} tokens; with at least one token of answer the limit is "
+                f"{self.max_model_len - 1:,}",
+                hint="shorten the prompt, or raise max_model_len or cache_memory",
+                param="prompt",
+            )
+        low, high = min(ids), max(ids)
+        if low < 0 or high >= self.executor.vocab_size:
+            raise InvalidRequestError(
+                f"token id {low if low < 0 else high} is outside 0 to {self.executor.vocab_size - 1}", param="prompt"
+            )
+        params = request.params
+        for name, given in (("logit_bias", params.logit_bias or ()), ("stop_token_ids", params.stop_token_ids)):
+            bad = [t for t in given if t >= self.executor.vocab_size]
+            if bad:
+                raise InvalidRequestError(
+                    f"{name}: token id {bad[0]} is outside 0 to {self.executor.vocab_size - 1}", param=name
+                )

@@ -1,0 +1,169 @@
+"""Who computes what in the next step: decode first, then prefill in arrival order, under a token budget.
+
+Owns the queue and the leases; imports neither kernels nor models, so that a simulator can drive it. A step is never
+empty while a sequence could run: the oldest one always can, since whoever could never fit was refused on arrival.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable
+
+from statemark.cache import PAGE_TOKENS, CacheManager, Lease, plan_marks
+from statemark.cache.manager import Stamps
+from statemark.engine.sequence import Chunk, Sequence, StepPlan
+from statemark.errors import IntegrityError
+
+logger = logging.getLogger(__name__)
+
+
+class Scheduler:
+    """`stamps(slot)` tells what a state slot has consumed; needed where a state is kept without a step."""
+
+    def __init__(
+        self,
+        cache: CacheManager,
+        stamps: Callable[[int], Stamps],
+        *,
+        max_num_batched_tokens: int,
+        max_num_seqs: int,
+    ) -> None:
+        self.cache = cache
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []  # in arrival order
+        self.counters: Counter[str] = Counter()
+        self._stamps = stamps
+        self._budget = max_num_batched_tokens
+        self._max_seqs = max_num_seqs
+        # A request may not turn the whole cache over for its own marks.
+        self._marks_per_request = max(1, cache.budget.slots.capacity // 4)
+
+    def add(self, seq: Sequence) -> None:
+        self.waiting.append(seq)
+
+    def add_first(self, seqs: list[Sequence]) -> None:
+        self.waiting.extendleft(reversed(seqs))
+
+    def schedule(self) -> StepPlan:
+        left = self._budget
+        chunks: list[Chunk] = []
+        # A sequence whose last step failed in company runs alone until it has shown which one was at fault.
+        alone = next((s for s in self.running if s.failures), None)
+        for seq in list(self.running):
+            if left and seq.decoding and seq.lease is not None and alone in (None, seq):
+                if self._grow_or_preempt(seq):
+                    chunks.append(self._chunk(seq, 1))
+                    left -= 1
+        for seq in list(self.running):
+            if left and not seq.decoding and alone in (None, seq):
+                left -= self._prefill(seq, left, chunks)
+        while left and self.waiting and len(self.running) < self._max_seqs and alone is None:
+            if self.waiting[0].failures and self.running:
+                break
+            seq = self.waiting[0]
+            if not self._admit(seq):
+                break
+            self.waiting.popleft()
+            self.running.append(seq)
+            left -= self._prefill(seq, left, chunks)
+            if seq.failures:
+                break
+        if not chunks and self.running:
+            # Every page is held by sequences that are all in the middle of a prompt: the youngest makes room.
+            if len(self.running) == 1:
+                raise IntegrityError("a sequence that was accepted doesn't fit the cache alone")
+            self.preempt(self.running[-1])
+            return self.schedule()
+        if not chunks and self.waiting and alone is None:
+            raise IntegrityError("a request that was accepted doesn't fit the empty cache")
+        for chunk in chunks:
+            self._plan_marks(chunk)
+        return StepPlan(chunks)
+
+    def preempt(self, seq: Sequence) -> None:
+        """Take a sequence out of the step and back to the head of the queue; its state stays as a mark if it may."""
+        self.close(seq, "preempt")
+        self.waiting.appendleft(seq)
+        seq.computed = 0
+        self.counters["preemptions"] += 1
+
+    def close(self, seq: Sequence, kind: str | None) -> None:
+        """End a sequence's hold on the cache; with a kind, its state is kept as a mark at what it has computed."""
+        if seq in self.running:
+            self.running.remove(seq)
+        elif seq in self.waiting:
+            self.waiting.remove(seq)
+        lease, seq.lease = seq.lease, None
+        if lease is None:
+            return
+        if kind is None or not self.cache.enabled or not seq.request.use_cache or seq.computed <= lease.cached:
+            self.cache.release(lease)
+            return
+        try:
+            self.cache.retire(lease, seq.tokens, seq.computed, self._stamps(lease.slot), kind)
+        except IntegrityError as error:  # nothing is kept; the tokens already given stand on their own
+            self.cache.counters["integrity_errors"] += 1
+            logger.error("request %s: %s", seq.request.request_id, error)
+            self.cache.release(lease)
+
+    def _admit(self, seq: Sequence) -> bool:
+        # Log-probabilities of the prompt need every row of it; one choice delivers them.
+        read = seq.request.use_cache and (seq.request.params.prompt_logprobs is None or seq.index > 0)
+        lease = self._begin(seq, read)
+        if lease is None and not self.running and read:
+            # Nobody else will make room: the mark that it would resume from, pinned by it, is what is in the way.
+            lease = self._begin(seq, False)
+        if lease is None:
+            return False
+        seq.lease = lease
+        seq.computed = lease.cached
+        if seq.cached is None:
+            seq.cached = lease.cached
+        seq.planned = []
+        if self.cache.enabled and seq.request.use_cache:
+            seq.planned = plan_marks(seq.prompt_len, seq.request.turn_positions, lease.cached, self._marks_per_request)
+        return True
+
+    def _begin(self, seq: Sequence, read: bool) -> Lease | None:
+        lease = self.cache.begin(seq.request.cache_salt, seq.tokens, use_cache=read)
+        if lease is not None and not self.cache.grow(lease, lease.cached + 1):
+            self.cache.release(lease)
+            return None
+        return lease
+
+    def _prefill(self, seq: Sequence, left: int, chunks: list[Chunk]) -> int:
+        assert seq.lease is not None
+        count = min(left, seq.length - seq.computed)
+        if not self.cache.grow(seq.lease, seq.computed + count):
+            count = len(seq.lease.pages) * PAGE_TOKENS - seq.computed
+        if count > 0:
+            chunks.append(self._chunk(seq, count))
+        return count
+
+    def _grow_or_preempt(self, seq: Sequence) -> bool:
+        """Room for one more token of `seq`, from the youngest sequences if it must be; False if `seq` had to go."""
+        while seq.lease is not None and not self.cache.grow(seq.lease, seq.computed + 1):
+            self.preempt(self.running[-1])
+        return seq.lease is not None
+
+    def _chunk(self, seq: Sequence, count: int) -> Chunk:
+        lease = seq.lease
+        assert lease is not None
+        first = seq.computed == lease.cached and (lease.source is not None or seq.computed == 0)
+        state_in = lease.slot
+        if first:
+            state_in = lease.source.slot if lease.source is not None else -1
+        return Chunk(seq, seq.computed, count, state_in, lease.slot, lease.stamp, lease.pages, lease.page_copy)
+
+    def _plan_marks(self, chunk: Chunk) -> None:
+        seq = chunk.seq
+        while seq.planned and seq.planned[0][0] <= chunk.end:
+            position, kind = seq.planned.pop(0)
+            if position <= chunk.start:
+                continue
+            slot = self.cache.mark_slot()
+            if slot is None:
+                self.cache.counters["marks_without_room"] += 1
+            else:
+                chunk.marks.append((position - chunk.start, slot, kind))
