@@ -101,7 +101,7 @@ def break_listing(f):
 
 
 def break_strand(f):
-    node, _ = f.index.extend("", prompt(48), [7, 8, 9])
+    _node, _ = f.index.extend("", prompt(48), [7, 8, 9])
 
 
 @pytest.mark.parametrize("damage", [break_digest, break_position, break_tail, break_listing, break_strand])

@@ -43,7 +43,7 @@ def test_o3_an_append_only_turn_computes_only_what_is_new(p, new):
 
 def test_l10_every_turn_of_a_chat_is_a_hit():
     e = engine()
-    prompt = text(300)
+    prompt, new = text(300), []
     for turn in range(6):
         answer = one(e, request(f"t{turn}", prompt, max_tokens=5))
         assert answer.cached == (len(prompt) - len(new) - 1 if turn else 0)
@@ -64,7 +64,7 @@ def test_l11_the_turn_before_the_generation_header_is_kept():
     e = engine()
     head = [1, 2, 3]
     one(e, request("a", text(100) + head, turns=[40, 100], max_tokens=3))
-    assert one(e, request("b", text(100) + [9, 9, 9, 9])).cached == 100
+    assert one(e, request("b", [*text(100), 9, 9, 9, 9])).cached == 100
 
 
 def test_p4_an_aborted_prefill_is_resumed_where_it_stopped():
@@ -219,12 +219,12 @@ def test_aborts_free_everything_at_any_moment():
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        (dict(prompt=[]), "empty"),
-        (dict(prompt=[1, 50]), "token id 50 is outside 0 to 49"),
-        (dict(prompt=[-1]), "token id -1 is outside 0 to 49"),
-        (dict(prompt=[1] * 100), "100 tokens.* 99"),
-        (dict(prompt=[1], logit_bias={50: 1.0}), "logit_bias: token id 50"),
-        (dict(prompt=[1], stop_token_ids=[77]), "stop_token_ids: token id 77"),
+        ({"prompt": []}, "empty"),
+        ({"prompt": [1, 50]}, "token id 50 is outside 0 to 49"),
+        ({"prompt": [-1]}, "token id -1 is outside 0 to 49"),
+        ({"prompt": [1] * 100}, "100 tokens.* 99"),
+        ({"prompt": [1], "logit_bias": {50: 1.0}}, "logit_bias: token id 50"),
+        ({"prompt": [1], "stop_token_ids": [77]}, "stop_token_ids: token id 77"),
     ],
 )
 def test_a_bad_request_is_refused_with_its_number_and_the_others_go_on(bad, words):
@@ -241,13 +241,13 @@ def test_a_bad_request_is_refused_with_its_number_and_the_others_go_on(bad, word
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (dict(max_num_batched_tokens=0), "max_num_batched_tokens must be at least 1, got 0"),
-        (dict(max_num_seqs=-3), "max_num_seqs must be at least 1, got -3"),
-        (dict(cache_bytes=-1), "cache_memory must be at least 1, got -1"),
-        (dict(max_num_batched_tokens=4, max_num_seqs=5), "4 is below max_num_seqs 5"),
-        (dict(cache_bytes=256 + 63), "too small for one request"),
-        (dict(cache_bytes=256 + 64, max_model_len=100), r"100 tokens: it takes 704 bytes \(256 .* and 64"),
-        (dict(max_model_len=9999), "outside 2 to 4096"),
+        ({"max_num_batched_tokens": 0}, "max_num_batched_tokens must be at least 1, got 0"),
+        ({"max_num_seqs": -3}, "max_num_seqs must be at least 1, got -3"),
+        ({"cache_bytes": -1}, "cache_memory must be at least 1, got -1"),
+        ({"max_num_batched_tokens": 4, "max_num_seqs": 5}, "4 is below max_num_seqs 5"),
+        ({"cache_bytes": 256 + 63}, "too small for one request"),
+        ({"cache_bytes": 256 + 64, "max_model_len": 100}, r"100 tokens: it takes 704 bytes \(256 .* and 64"),
+        ({"max_model_len": 9999}, "outside 2 to 4096"),
     ],
 )
 def test_a_bad_configuration_is_refused_with_its_numbers(options, words):

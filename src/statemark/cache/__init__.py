@@ -1,6 +1,7 @@
 """The prefix cache: pages, marks, the index that finds them, and the byte budget that they share.
 
-Knows token ids, digests, ids of pages and slots, and bytes. Knows neither kernels nor models, so a simulator can run it.
+Knows token ids, digests, ids of pages and slots, and bytes. Knows neither kernels nor models, so that a simulator can
+run it.
 """
 
 from statemark.cache.budget import Budget

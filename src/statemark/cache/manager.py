@@ -69,7 +69,7 @@ class CacheManager:
         return self.index.lookup(salt, tokens, len(tokens) - 1)
 
     def begin(self, salt: str, tokens: Tokens, *, use_cache: bool = True) -> Lease | None:
-        """A lease for a sequence that starts with `tokens`, from the deepest usable mark; None when there is no room."""
+        """A lease for a sequence that starts with `tokens`, from the deepest usable mark; None if there is no room."""
         found = self.find(salt, tokens) if self.enabled and use_cache else Lookup(None, ())
         mark = found.mark
         if mark is not None:

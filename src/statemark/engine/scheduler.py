@@ -51,10 +51,11 @@ class Scheduler:
         # A sequence whose last step failed in company runs alone until it has shown which one was at fault.
         alone = next((s for s in self.running if s.failures), None)
         for seq in list(self.running):
-            if left and seq.decoding and seq.lease is not None and alone in (None, seq):
-                if self._grow_or_preempt(seq):
-                    chunks.append(self._chunk(seq, 1))
-                    left -= 1
+            if not left or not seq.decoding or seq.lease is None or alone not in (None, seq):
+                continue
+            if self._grow_or_preempt(seq):
+                chunks.append(self._chunk(seq, 1))
+                left -= 1
         for seq in list(self.running):
             if left and not seq.decoding and alone in (None, seq):
                 left -= self._prefill(seq, left, chunks)
