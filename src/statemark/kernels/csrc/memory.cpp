@@ -1,0 +1,52 @@
+#include "memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <new>
+#include <utility>
+
+namespace statemark {
+namespace {
+constexpr size_t kHuge = size_t(2) << 20;
+}
+
+Region::Region(size_t bytes, bool huge) : bytes_(bytes) {
+  if (bytes == 0) return;
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED) throw std::bad_alloc();
+  data_ = static_cast<uint8_t*>(p);
+#ifdef MADV_HUGEPAGE
+  if (huge && bytes >= kHuge) madvise(p, bytes, MADV_HUGEPAGE);  // a wish; nothing depends on it
+#else
+  (void)huge;
+#endif
+}
+
+Region::~Region() {
+  if (data_) munmap(data_, bytes_);
+}
+
+Region::Region(Region&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+Region& Region::operator=(Region&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+void Region::discard(size_t offset, size_t bytes) {
+  static const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t begin = (offset + page - 1) / page * page, end = (offset + bytes) / page * page;
+  if (begin < end) madvise(data_ + begin, end - begin, MADV_DONTNEED);
+}
+
+void Scratch::grow(size_t bytes) {
+  // A quarter more than asked, so that a slowly growing batch doesn't map anew each time.
+  const size_t rounded = (bytes + bytes / 4 + kHuge - 1) / kHuge * kHuge;
+  region_ = Region();
+  region_ = Region(rounded, true);
+}
+
+}  // namespace statemark

@@ -1,0 +1,103 @@
+// The vector of the AVX-512 BF16 target: 16 floats, and the dot product of bf16 pairs that linear layers use.
+// Few and simple intrinsics on purpose: on machines without AVX-512 the tests run this file through SIMDe, so every
+// name below must exist there. No mask registers in loads and stores of whole vectors; tails go through memory.
+#pragma once
+
+#ifdef STATEMARK_EMULATE_AVX512
+#define SIMDE_ENABLE_NATIVE_ALIASES
+#include <simde/x86/avx512.h>
+#include <simde/x86/fma.h>
+#else
+#include <immintrin.h>
+#endif
+
+#include <cstdint>
+#include <cstring>
+
+#define STATEMARK_DOT_BF16 1
+
+namespace {
+
+struct Vec {
+  using F = __m512;
+  using I = __m512i;
+  using M = __mmask16;
+  static constexpr int kWidth = 16;
+  // 12 x 2 accumulators of 32 registers: enough chains for the 6-cycle latency of the bf16 dot product.
+  static constexpr int kTileRows = 12;
+  static constexpr int kScoreRows = 12;
+  static constexpr bool kDotBf16 = true;
+
+  static F zero() { return _mm512_setzero_ps(); }
+  static F set1(float x) { return _mm512_set1_ps(x); }
+  static F load(const float* p) { return _mm512_loadu_ps(p); }
+  static void store(float* p, F v) { _mm512_storeu_ps(p, v); }
+  static F load_n(const float* p, int n) {
+    if (n >= kWidth) return load(p);
+    alignas(64) float buffer[kWidth] = {};
+    for (int i = 0; i < n; ++i) buffer[i] = p[i];
+    return load(buffer);
+  }
+  static void store_n(float* p, F v, int n) {
+    if (n >= kWidth) return store(p, v);
+    alignas(64) float buffer[kWidth];
+    store(buffer, v);
+    for (int i = 0; i < n; ++i) p[i] = buffer[i];
+  }
+
+  static F add(F a, F b) { return _mm512_add_ps(a, b); }
+  static F sub(F a, F b) { return _mm512_sub_ps(a, b); }
+  static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
+  static F div(F a, F b) { return _mm512_div_ps(a, b); }
+  static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+  static F max(F a, F b) { return _mm512_mask_blend_ps(less(b, a), b, a); }
+  static F sqrt(F a) { return _mm512_sqrt_ps(a); }
+
+  static M less(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+  static M is_nan(F a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q); }
+  static F select(M m, F yes, F no) { return _mm512_mask_blend_ps(m, no, yes); }
+  static bool any(M m) { return m != 0; }
+
+  static I bits(F a) { return _mm512_castps_si512(a); }
+  static F floats(I a) { return _mm512_castsi512_ps(a); }
+  static I set1_int(int32_t x) { return _mm512_set1_epi32(x); }
+  static I add_int(I a, I b) { return _mm512_add_epi32(a, b); }
+  static I sub_int(I a, I b) { return _mm512_sub_epi32(a, b); }
+  template <int n> static I shift_left(I a) { return _mm512_slli_epi32(a, n); }
+  template <int n> static I shift_right(I a) { return _mm512_srai_epi32(a, n); }
+
+  static I load_words(const uint32_t* p) { return _mm512_loadu_si512(p); }
+  static F low_bf16(I w) { return floats(_mm512_slli_epi32(w, 16)); }
+  static F high_bf16(I w) { return floats(_mm512_and_si512(w, _mm512_set1_epi32(static_cast<int>(0xffff0000u)))); }
+  // acc + x.low * w.low + x.high * w.high in each lane, where x is one pair for all lanes. Both operands lose nothing
+  // but what rounding x to bf16 lost; denormals count as zero, whatever the control register says.
+  static F dot_bf16(F acc, uint32_t x, I w) {
+    const I pair = _mm512_set1_epi32(static_cast<int32_t>(x));
+    __m512bh a, b;
+    std::memcpy(&a, &pair, sizeof a);
+    std::memcpy(&b, &w, sizeof b);
+    return _mm512_dpbf16_ps(acc, a, b);
+  }
+
+  static F load_bf16(const uint16_t* p) {
+    const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return floats(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+  }
+
+  static float sum(F v) {
+    alignas(64) float x[kWidth];
+    store(x, v);
+    for (int step = 8; step > 0; step /= 2)
+      for (int i = 0; i < step; ++i) x[i] = x[i] + x[i + step];
+    return x[0];
+  }
+  static float largest(F v) {
+    alignas(64) float x[kWidth];
+    store(x, v);
+    for (int step = 8; step > 0; step /= 2)
+      for (int i = 0; i < step; ++i) x[i] = x[i] > x[i + step] ? x[i] : x[i + step];
+    return x[0];
+  }
+};
+
+}  // namespace
