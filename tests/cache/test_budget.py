@@ -57,7 +57,7 @@ class BudgetMachine(RuleBasedStateMachine):
 
 
 TestBudget = BudgetMachine.TestCase
-TestBudget.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestBudget.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
 def test_freeing_twice_and_sharing_a_free_id_raise():

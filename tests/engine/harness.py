@@ -89,12 +89,13 @@ def drain(e: Engine, seen: dict | None = None, steps: int = 10_000) -> dict[tupl
 
 
 def step(e: Engine, seen: dict) -> None:
-    before = e.steps
+    before, dropped = e.steps, e.cache.counters["marks_discarded"]
     failures = sum(s.failures for s in [*e.scheduler.running, *e.scheduler.waiting])
     outputs = e.step()
     for out in outputs:
         seen.setdefault((out.request_id, out.index), Collected()).take(out)
     retried = sum(s.failures for s in [*e.scheduler.running, *e.scheduler.waiting]) > failures
+    retried = retried or e.cache.counters["marks_discarded"] > dropped
     assert e.steps > before or outputs or retried, "an empty step while a request could run"
     e.check_integrity()
 

@@ -18,7 +18,7 @@ from tests.engine import harness
 from tests.engine.schedules import busy, mismatches, schedules
 
 SHAPE = Shape(
-    layers=4, hidden=64, intermediate=96, heads=4, kv_heads=2, key_heads=2, value_heads=4, tied=True, vocab=128,
+    layers=4, hidden=64, intermediate=96, heads=4, kv_heads=2, key_heads=2, value_heads=4, tied=True, vocab=320,
     head_dim=32, recurrent_dim=16, positions=2048,
 )  # fmt: skip
 EXAMPLES = int(os.environ.get("STATEMARK_EXAMPLES", "25"))
@@ -99,8 +99,9 @@ class Blind(ModelExecutor):
         super().allocate(num_pages, num_slots)
         self.arena.check_stamps = False
 
-    def damage(self, slot):
-        raise AssertionError("say what to damage")
+
+class DamagesMarks(Blind):
+    """Every mark that a sequence resumes from is damaged just before it is read."""
 
     def run(self, plan):
         for chunk in plan.chunks:
@@ -110,12 +111,12 @@ class Blind(ModelExecutor):
         super().run(plan)
 
 
-class ResetsState(Blind):
+class ResetsState(DamagesMarks):
     def damage(self, slot):
         self.arena.slot(slot)[:] = 0
 
 
-class DropsSideRows(Blind):
+class DropsSideRows(DamagesMarks):
     """The convolution's last inputs don't travel with the state."""
 
     def damage(self, slot):
@@ -126,7 +127,7 @@ class DropsSideRows(Blind):
         state[:, recurrent : recurrent + conv] = 0
 
 
-class OtherState(Blind):
+class OtherState(DamagesMarks):
     def damage(self, slot):
         self.arena.slot(slot)[:] = self.arena.slot((slot + 1) % 8)
 
@@ -136,7 +137,7 @@ class SkipsPageHead(Blind):
         for chunk in plan.chunks:
             self.damaged += chunk.page_copy is not None
             chunk.page_copy = None
-        ModelExecutor.run(self, plan)
+        super().run(plan)
 
 
 class MixesMates(Blind):
@@ -157,15 +158,16 @@ def test_the_property_notices(world, fault):
     wrong = world.check(busy(), executor)
     assert made[0].damaged, "the fault never happened: the schedule proves nothing"
     assert wrong
+    assert not any("None instead" in w for w in wrong), "it crashed; it was to answer wrongly"
 
 
-def test_with_stamps_checked_a_foreign_state_never_reaches_an_answer(world):
+def test_with_stamps_checked_a_foreign_state_is_dropped_and_every_answer_is_right(world):
     class Restores(ModelExecutor):
         done = False
 
         def run(self, plan):
             for chunk in plan.chunks:
-                if not self.done and chunk.state_in >= 0 and chunk.state_in != chunk.state_out:
+                if not Restores.done and chunk.state_in >= 0 and chunk.state_in != chunk.state_out:
                     self.arena.copy_slot((chunk.state_in + 1) % 8, chunk.state_in)
                     Restores.done = True
             super().run(plan)
@@ -177,9 +179,6 @@ def test_with_stamps_checked_a_foreign_state_never_reaches_an_answer(world):
         engine.add_request(arrival.request(f"r{i}"))
         harness.drain(engine, seen)
     assert Restores.done
-    bad = [key for key, got in seen.items() if got.finish == "error"]
-    assert len(bad) == 1
-    assert "stamp" in seen[bad[0]].error or "consumed" in seen[bad[0]].error
+    assert engine.stats()["marks_discarded"] == 1
     for i, arrival in enumerate(schedule.arrivals):
-        if (f"r{i}", 0) not in bad:
-            assert seen[(f"r{i}", 0)].digest() == world.oracle(arrival.request(f"r{i}")).digest()
+        assert seen[(f"r{i}", 0)].digest() == world.oracle(arrival.request(f"r{i}")).digest()

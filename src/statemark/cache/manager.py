@@ -187,6 +187,13 @@ class CacheManager:
                 lease.pages[i] = current.page
             current = current.parent
 
+    def discard(self, mark: Mark) -> None:
+        """Drop a mark that turned out damaged. Nobody may be reading it."""
+        if mark.pins:
+            raise IntegrityError(f"mark at {mark.position} is being read by {mark.pins} sequences")
+        self._evict(mark)
+        self.counters["marks_discarded"] += 1
+
     def reset(self) -> int:
         """Forget every mark that no running sequence is reading; returns how many went."""
         gone = [m for m in self.index.marks() if not m.pins]

@@ -283,14 +283,21 @@ class Engine:
     def _step_failed(self, plan: StepPlan, error: Exception) -> list[StepOutput]:
         """A step raised: states may be half written, so all of it is dropped and computed again, one by one.
 
-        A sequence that fails alone is the one at fault; the others lose time and nothing else.
+        A sequence that fails alone is the one at fault; the others lose time and nothing else. If what it resumed from
+        is not what it should be, that mark goes and the sequence is computed without it.
         """
         for chunk in plan.chunks:
             for _, slot, _ in chunk.marks:
                 self.cache.drop_slot(slot)
         seqs = [c.seq for c in plan.chunks]
         if len(seqs) == 1:
-            return [self._fail(seqs[0], error)]
+            source = seqs[0].lease.source if seqs[0].lease is not None else None
+            if not isinstance(error, IntegrityError) or source is None:
+                return [self._fail(seqs[0], error)]
+            logger.error("the mark at %d is damaged and was dropped: %s", source.position, error)
+            self._requeue(seqs[0])
+            self.cache.discard(source)
+            return []
         logger.error("a step over %d requests failed and is repeated one by one: %s", len(seqs), error)
         outputs = []
         for seq in reversed(seqs):
@@ -298,10 +305,14 @@ class Engine:
             if seq.failures > _MAX_FAILURES:
                 outputs.append(self._fail(seq, error))
                 continue
-            self.scheduler.close(seq, None)
-            seq.computed = 0
-            self.scheduler.waiting.appendleft(seq)
+            self._requeue(seq)
         return outputs
+
+    def _requeue(self, seq: Sequence) -> None:
+        self.scheduler.close(seq, None)
+        seq.computed = 0
+        seq.cached = None if seq.generated == 0 else seq.cached
+        self.scheduler.waiting.appendleft(seq)
 
     # --- checks ---------------------------------------------------------------------------------------------
 
