@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
@@ -48,3 +49,11 @@ def byte_fallback() -> Tokenizer:
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
     return wrap(inner)
+
+
+def with_spans(tokenizer: Tokenizer) -> Callable[[str], tuple[list[int], list[tuple[int, int]]]]:
+    def encode(text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        encoding = tokenizer._inner.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
+    return encode

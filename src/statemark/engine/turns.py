@@ -1,0 +1,167 @@
+"""Where messages end in a rendered prompt, found without knowing the template, and which token positions these are.
+
+Owns the search by rendering parts of the conversation. Must not know Jinja or any model: it is given a function that
+renders a list of messages and may refuse.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from threading import Lock
+from typing import Any
+
+from statemark.errors import InvalidRequestError
+
+Message = dict[str, Any]
+Render = Callable[[list[Message]], str]
+
+# Renderings that one prompt may cost. Long conversations spend them on user messages and on the newest ones.
+MAX_BOUNDARIES = 64
+_NEWEST = 16
+
+
+class TurnFinder:
+    """Finds character offsets of turns, and remembers them: the next prompt of a conversation begins with this one."""
+
+    def __init__(self, *, remembered_prompts: int = 64) -> None:
+        self._size = remembered_prompts
+        self._known: OrderedDict[bytes, _Known] = OrderedDict()
+        self._lock = Lock()
+
+    def offsets(self, render: Render, messages: list[Message], full: str, *, context: str = "") -> list[int]:
+        """Offsets in `full` at which a message begins or the generation header does, ascending.
+
+        `render` gives a list of messages without a generation header; `context` stands for whatever else decides
+        what it gives. Three ways, by falling exactness, to find where message k begins:
+        1. the rendering of messages[:k] is how `full` begins;
+        2. it isn't, because a template treats a last message in its own way (reasoning, empty think tags) or refuses
+           these: then with the last user message put after messages[:k], less what that message adds;
+        3. as far as one of these agrees with `full`, if what differs has nothing of message k - 1: an end-of-text
+           mark, the end of a block that messages share.
+        """
+        keys = _prefix_keys(messages, context)
+        search = _Search(render, messages, full)
+        starts = self._remembered(keys, full, search.anchor)
+        wanted = _chosen(messages, [k for k in range(len(messages)) if k not in starts])
+        starts |= {k: search.start(k) for k in wanted}
+        with self._lock:
+            self._known[keys[-1]] = _Known(full, starts, search.anchor)
+            while len(self._known) > self._size:
+                self._known.popitem(last=False)
+        found = {search.header(), *starts.values()}
+        return sorted(offset for offset in found if 0 < offset < len(full))
+
+    def _remembered(self, keys: list[bytes], full: str, anchor: int) -> dict[int, int]:
+        """What an earlier prompt says about this one: it holds as far as their texts agree."""
+        with self._lock:
+            earlier = next((self._known[key] for key in reversed(keys) if key in self._known), None)
+        if earlier is None:
+            return {}
+        agree = _common(earlier.full, full)
+        # What wasn't found may be found now if another user message has come: the second way needs the last one.
+        return {k: at for k, at in earlier.starts.items() if (at or earlier.anchor == anchor) and at <= agree}
+
+
+@dataclass(frozen=True)
+class _Known:
+    full: str
+    starts: dict[int, int]  # of messages; 0 where none was found
+    anchor: int
+
+
+def _prefix_keys(messages: list[Message], context: str) -> list[bytes]:
+    """For each message a digest of all up to it."""
+    digest, keys = hashlib.blake2b(context.encode(), digest_size=16), []
+    for message in messages:
+        digest.update(json.dumps(message, sort_keys=True, default=repr).encode())
+        keys.append(digest.digest())
+    return keys
+
+
+class _Search:
+    """One prompt's search. Offset 0 stands for "not found": nobody needs the beginning."""
+
+    def __init__(self, render: Render, messages: list[Message], full: str) -> None:
+        self._render = render
+        self._messages = messages
+        self._full = full
+        self.anchor = max((i for i, message in enumerate(messages) if message["role"] == "user"), default=-1)
+
+    def header(self) -> int:
+        """Where the messages end and the generation header begins."""
+        whole = self._try(self._messages)
+        return 0 if whole is None else _common(whole, self._full)
+
+    def start(self, k: int) -> int:
+        """Where message k begins."""
+        alone = self._try(self._messages[:k]) if k > 0 else None
+        if alone is not None and self._full.startswith(alone):
+            return len(alone)
+        found = [] if alone is None else [alone]
+        if k <= self.anchor and self._anchor_text:
+            with_anchor = self._try([*self._messages[:k], self._messages[self.anchor]])
+            if with_anchor is not None and with_anchor.endswith(self._anchor_text):
+                part = with_anchor[: -len(self._anchor_text)]
+                if self._full.startswith(part):
+                    return len(part)
+                found.insert(0, part)
+        content = self._messages[k - 1]["content"].strip() if k > 0 else ""
+        for part in found:
+            agree = _common(part, self._full)
+            if agree and content and content not in part[agree:]:
+                return agree
+        return 0
+
+    @cached_property
+    def _anchor_text(self) -> str:
+        """What the last user message adds when it comes once more; empty if the template won't have that."""
+        once = self._try(self._messages[: self.anchor + 1])
+        twice = self._try([*self._messages[: self.anchor + 1], self._messages[self.anchor]])
+        if once is None or twice is None or not twice.startswith(once):
+            return ""
+        added = twice[len(once) :]
+        return added if once.endswith(added) else ""
+
+    def _try(self, messages: list[Message]) -> str | None:
+        try:
+            return self._render(messages)
+        except InvalidRequestError:
+            return None
+
+
+def _common(a: str, b: str) -> int:
+    """How many characters the two begin with alike: by halving, so that each character is compared once or twice."""
+    same, high = 0, min(len(a), len(b))
+    while same < high:
+        middle = (same + high + 1) // 2
+        if a[same:middle] == b[same:middle]:
+            same = middle
+        else:
+            high = middle - 1
+    return same
+
+
+def _chosen(messages: list[Message], unknown: list[int]) -> list[int]:
+    """Which messages' beginnings to look for: all, or the most useful ones of a long conversation."""
+    if len(unknown) <= MAX_BOUNDARIES:
+        return unknown
+    around_users = {k for i, message in enumerate(messages) if message["role"] == "user" for k in (i, i + 1)}
+    newest_first = sorted(unknown, reverse=True)
+    order = [*(0, 1), *newest_first[:_NEWEST], *sorted(around_users, reverse=True), *newest_first]
+    candidates = set(unknown)
+    return [k for k in dict.fromkeys(order) if k in candidates][:MAX_BOUNDARIES]
+
+
+def token_positions(spans: Sequence[tuple[int, int]], offsets: Sequence[int]) -> tuple[int, ...]:
+    """Token counts that end at each of `offsets`, or before it where a token reaches across: what is shared for sure.
+
+    `spans`: the characters [begin, end) of each token. The beginning and the end of all are no positions.
+    """
+    counts = {bisect_right(spans, offset, key=lambda span: span[1]) for offset in offsets}
+    return tuple(sorted(count for count in counts if 0 < count < len(spans)))
