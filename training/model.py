@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from training import fused
 from training.delta_rule import gated_delta_rule
 from training.shape import Shape
 
@@ -58,7 +59,11 @@ class DeltaNet(nn.Module):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         s = self.s
         batch, length, _ = x.shape
-        mixed, z, b, a = F.linear(x, self.in_proj).split(self.widths, dim=-1)
+        projected = F.linear(x, self.in_proj)
+        if fused.available(s):
+            y = fused.DeltaCore.apply(projected, self.conv, self.a_log.exp(), self.dt_bias, self.norm, s)
+            return F.linear(y, self.out_proj)
+        mixed, z, b, a = projected.split(self.widths, dim=-1)
         mixed = short_convolution(mixed, self.conv)
         keys = s.key_heads * s.key_dim
         q, k, v = mixed.split([keys, keys, s.value_heads * s.value_dim], dim=-1)
@@ -109,10 +114,13 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Mlp(nn.Module):
     def __init__(self, s: Shape) -> None:
         super().__init__()
+        self.s = s
         self.gate_up = nn.Parameter(torch.empty(2 * s.intermediate, s.hidden))
         self.down = nn.Parameter(torch.empty(s.hidden, s.intermediate))
 
     def forward(self, x: Tensor) -> Tensor:
+        if fused.available(self.s):
+            return F.linear(fused.SwiGlu.apply(F.linear(x, self.gate_up), self.s), self.down)
         gate, up = F.linear(x, self.gate_up).chunk(2, dim=-1)
         return F.linear(F.silu(gate) * up, self.down)
 

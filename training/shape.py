@@ -12,7 +12,7 @@ class Shape:
     vocab: int = 1984
     hidden: int = 256
     layers: int = 4
-    intermediate: int = 384
+    intermediate: int = 256
     heads: int = 4
     kv_heads: int = 2
     head_dim: int = 64

@@ -107,7 +107,11 @@ class Log:
         if a.resumed:
             for key in ("seconds", "tokens", "smooth"):
                 setattr(self, key, a.resumed[key])
-        self.file = (RUN / "curve.csv").open("a", newline="")
+        path = RUN / "curve.csv"
+        if a.resumed:  # steps after the checkpoint will be run again
+            head, *lines = path.read_text().splitlines(keepends=True)
+            path.write_text(head + "".join(x for x in lines if int(x.split(",")[0]) <= a.resumed["step"]))
+        self.file = path.open("a", newline="")
         self.writer = csv.writer(self.file)
         if not a.resumed:
             self.writer.writerow(["step", "seconds", "tokens", "stage", "lr", "loss", "norm", "answers_right"])
@@ -133,7 +137,7 @@ class Log:
             done = int(30 * min(progress, 1.0))
             print(
                 f"[{'#' * done}{'.' * (30 - done)}] {100 * progress:3.0f} %  step {step}  stage {stage}"
-                f"  loss {loss:.3f}  norm {norm:.2f}  right {self.smooth:.3f}  {self.tokens / self.seconds:.0f} tokens/s",
+                f"  loss {loss:.3f}  norm {norm:.2f}  right {self.smooth:.3f}  {self.tokens / self.seconds:.0f} tok/s",
                 flush=True,
             )
         if self.smooth > ADVANCE and self.stage_steps > 40 and stage + 1 < len(STAGES):
@@ -185,7 +189,7 @@ def main() -> None:
     if saved:
         model.load_state_dict(saved["model"])
         optimizer.load(saved["optimizer"])
-        a.resumed = saved["book"]
+        a.resumed = saved["book"] | {"step": saved["step"]}
         shared[0], shared[1] = saved["step"] + 1, saved["book"]["stage"]
         shared[2] = learning_rate(a.lr, saved["step"] + 1, a.resumed["seconds"] / (60 * a.minutes))
     elif (RUN / "curve.csv").exists():

@@ -1,9 +1,12 @@
 """The fast training forward against transformers' module, the delta rule against its own definition."""
 
+from dataclasses import replace
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from training import fused  # noqa: E402
 from training.delta_rule import gated_delta_rule  # noqa: E402
 from training.model import Model  # noqa: E402
 from training.optimizer import orthogonalise  # noqa: E402
@@ -52,13 +55,34 @@ def test_gradients_are_the_sequential_ones() -> None:
         torch.testing.assert_close(a, b.to(a.dtype), atol=1e-4, rtol=1e-3)
 
 
-def test_forward_equals_transformers() -> None:
+@pytest.mark.parametrize("length", [1, 3, 16, 77])
+def test_compiled_core_is_the_plain_one(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = replace(SMALL, key_heads=4)
+    if not fused.available(shape):
+        pytest.skip("no C compiler")
+    torch.manual_seed(length)
+    model = Model(shape)
+    torch.nn.init.normal_(model.embed)  # a small scale would blow rounding up in the first norm
+    ids, weight = torch.randint(0, 96, (3, length)), torch.randn(3, length, 96)
+    results = []
+    for compiled in (True, False):
+        monkeypatch.setattr(fused, "available", lambda _, answer=compiled: answer)
+        out = model(ids)
+        results.append([out, *torch.autograd.grad((out * weight).sum(), list(model.parameters()))])
+    for (name, _), ours, plain in zip([("logits", None), *model.named_parameters()], *results, strict=True):
+        assert (ours - plain).abs().max() <= 1e-5 + 3e-4 * plain.abs().max(), name
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_forward_equals_transformers(compiled: bool) -> None:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    model = Model(SMALL)
+    shape = replace(SMALL, key_heads=4) if compiled else SMALL
+    assert not compiled or fused.available(shape) or pytest.skip("no C compiler")
+    model = Model(shape)
     for p in model.parameters():
         p.data += torch.randn_like(p) * 0.02  # norms and gates away from their defaults
-    config = {k: v for k, v in SMALL.to_config().items() if k not in ("architectures", "model_type")}
+    config = {k: v for k, v in shape.to_config().items() if k not in ("architectures", "model_type")}
     reference = transformers.Qwen3_5ForCausalLM(transformers.Qwen3_5TextConfig(**config)).eval()
     result = reference.load_state_dict(model.to_published(), strict=False)
     assert result.missing_keys in ([], ["lm_head.weight"])
