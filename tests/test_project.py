@@ -16,14 +16,14 @@ import statemark
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "statemark"
-CODE_SUFFIXES = {".py", ".pyi", ".cpp", ".h", ".hpp", ".sh", ".cmake"}
+CODE_SUFFIXES = {".py", ".pyi", ".cpp", ".h", ".hpp", ".inl", ".sh", ".cmake"}
 TEXT_SUFFIXES = CODE_SUFFIXES | {".md", ".toml", ".txt", ".html", ".yml", ".yaml", ".json"}
 SKIPPED_FOLDERS = {"__pycache__", ".ci-work", "build", "dist", ".git", ".venv", "fixtures", "data"}
 MAX_LINES = 400
 
 
 def repository_files(suffixes: set[str]) -> list[Path]:
-    """Files of the project's own folders; what tools leave in the root (caches, environments) is none of our business."""
+    """Files of the project's own folders, not what tools leave in the root (caches, environments)."""
     own = [ROOT / name for name in ("src", "tests", "benchmarks", "training", "docs", ".ci") if (ROOT / name).is_dir()]
     found = [path for path in ROOT.iterdir() if path.is_file()]
     for folder in own:
@@ -140,7 +140,7 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 @pytest.mark.parametrize("document", documents(), ids=relative)
 def test_documents_name_real_files(document: Path) -> None:
-    """`engine/step.py` in a document must be a file: from the root, from the package, or from the sources of kernels."""
+    """`engine/core.py` in a document must be a file: from the root, from the package, or from the C++ sources."""
     named = re.findall(r"`([\w./-]+/[\w.-]+\.(?:py|cpp|h|md|toml|sh))`", document.read_text())
     places = (ROOT, SOURCE, SOURCE / "kernels" / "csrc", ROOT / "src")
     assert [name for name in named if not any((place / name).exists() for place in places)] == []

@@ -29,7 +29,7 @@ class Job:
 class Engine:
     """What each worker implements."""
 
-    def __init__(self, model: str, threads: int, max_model_len: int, max_streams: int) -> None:
+    def __init__(self, model: str, threads: int, max_model_len: int, max_streams: int, dtype: str) -> None:
         raise NotImplementedError
 
     def facts(self) -> dict[str, Any]:
@@ -41,7 +41,7 @@ class Engine:
 
 
 def serve(engine_class: type[Engine]) -> None:
-    """Answer jobs from standard input until it closes. Standard output is kept for answers: libraries print to stderr."""
+    """Answer jobs from standard input until it closes. Only answers go to standard output; libraries use stderr."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     parser = argparse.ArgumentParser()
@@ -49,8 +49,9 @@ def serve(engine_class: type[Engine]) -> None:
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--max-model-len", type=int, required=True)
     parser.add_argument("--max-streams", type=int, required=True)
+    parser.add_argument("--dtype", required=True)
     args = parser.parse_args()
-    engine = engine_class(args.model, args.threads, args.max_model_len, args.max_streams)
+    engine = engine_class(args.model, args.threads, args.max_model_len, args.max_streams, args.dtype)
     _send(answers, engine.facts())
     for line in sys.stdin:
         _send(answers, {"seconds": engine.run(Job(**json.loads(line)))})

@@ -19,19 +19,19 @@ os.environ["VLLM_NO_USAGE_STATS"] = "1"
 class VllmEngine(Engine):
     """One `LLM` with the prefix cache off, so that every prefill is computed."""
 
-    def __init__(self, model: str, threads: int, max_model_len: int, max_streams: int) -> None:
+    def __init__(self, model: str, threads: int, max_model_len: int, max_streams: int, dtype: str) -> None:
+        begun = time.perf_counter()
         # Threads bound to cores would fight with the other engines of this run for the same two.
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
         os.environ["OMP_NUM_THREADS"] = str(threads)
         from vllm import LLM
 
-        begun = time.perf_counter()
         self.llm = LLM(
             model=model,
             skip_tokenizer_init=True,
             enable_prefix_caching=False,
             enforce_eager=True,
-            dtype="bfloat16",
+            dtype=dtype,
             max_model_len=max_model_len,
             max_num_batched_tokens=max_model_len,
             max_num_seqs=max_streams,

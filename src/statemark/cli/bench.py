@@ -1,0 +1,143 @@
+"""`statemark bench`: prefill and decode speed of a model on this machine. Figures go to stdout, progress to stderr."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from statemark.cli.talk import Progress, say
+from statemark.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from statemark.bench import BenchReport, Settings
+
+_EXAMPLES = """\b
+Examples:
+  statemark bench --like qwen3.5-0.8b
+  statemark bench ./model --prefill 512,2048,8192 --decode 64 --streams 1,8 --json
+"""
+
+
+class NumbersType(click.ParamType):  # type: ignore[type-arg]
+    """Whole numbers of at least 1, as `512,2048`; an empty text is none."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in str(value).split(",") if part.strip()]
+        bad = [part for part in parts if not part.isdecimal() or int(part) < 1]
+        if bad:
+            self.fail(f"{bad[0]!r} is not a whole number of at least 1; write it like 512,2048", param, ctx)
+        return tuple(dict.fromkeys(map(int, parts)))
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("model", required=False, metavar="[MODEL]")
+@click.option("-m", "--model", "model_flag", metavar="FOLDER|ID", help="The same as MODEL.")
+@click.option("--like", metavar="SHAPE", help="A random-weight model of this shape, made for the run.")
+@click.option("--scale", type=click.Choice(["tiny", "full"]), default="full", help="Size of the --like model.")
+@click.option("--prefill", type=NumbersType(), default="512,2048", help="Prompt lengths.")
+@click.option("--decode", type=click.IntRange(min=1), default=64, help="Tokens that each stream generates.")
+@click.option("--streams", type=NumbersType(), default="1,8", help="Numbers of streams that generate at once.")
+@click.option("--repeats", type=click.IntRange(min=1), default=5, help="Rounds after the warm-up; medians are shown.")
+@click.option("--dtype", type=click.Choice(["auto", "bfloat16", "float32"]), default="auto", help="Precision.")
+@click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads; 0 takes every core.")
+@click.option("--isa", type=click.Choice(["avx512_bf16", "avx2", "portable"]), help="Instruction set.")
+@click.option("--max-num-batched-tokens", type=click.IntRange(min=1), help="Tokens in one engine step.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    model: str | None,
+    model_flag: str | None,
+    like: str | None,
+    scale: str,
+    prefill: tuple[int, ...],
+    decode: int,
+    streams: tuple[int, ...],
+    repeats: int,
+    as_json: bool,
+    **engine: Any,
+) -> None:
+    """Measure prefill and decode of MODEL, or of a named shape, with no prefix cache.
+
+    Each figure is a median with its spread, in tokens a second, beside what the machine's product and read rates,
+    measured in the same run, would allow. For figures worth quoting, let nothing else run.
+    """
+    from statemark.bench import Settings
+
+    given = [name for name in (model, model_flag, like) if name is not None]
+    if len(given) != 1:
+        raise ConfigurationError(
+            "no model is named" if not given else f"{len(given)} models are named: {', '.join(given)}",
+            hint="give one MODEL folder, or --like qwen3.5-0.8b for a random-weight model of that shape",
+        )
+    settings = Settings(prefill=prefill, decode=decode, streams=streams, repeats=repeats)
+    with _folder(model or model_flag, like, scale) as folder:
+        report = _measure(folder, f"{like}, {scale}" if like else given[0], settings, engine)
+    click.echo(json.dumps(report.to_json(), sort_keys=True) if as_json else _table(report))
+
+
+@contextmanager
+def _folder(named: str | None, like: str | None, scale: str) -> Iterator[Path]:
+    """The model's folder; one made for the run is deleted after it."""
+    from statemark.models import resolve_model_folder
+    from statemark.models.make_model import make_model
+
+    if named is not None:
+        yield resolve_model_folder(named)
+        return
+    assert like is not None
+    with tempfile.TemporaryDirectory(prefix="statemark-bench-") as scratch, _shown() as progress:
+        made = make_model(
+            Path(scratch) / "model", like=like, scale=scale, progress=lambda done, all_: progress("making", done, all_)
+        )
+        progress.clear()
+        yield made.path
+
+
+def _measure(folder: Path, name: str, settings: Settings, options: dict[str, Any]) -> BenchReport:
+    from dataclasses import asdict
+
+    from statemark.bench import machine_facts, make_report, measure_limits, run_bench, start_engine, work_of
+    from statemark.bench.machine import load_average
+
+    load = load_average()
+    with _shown() as progress:
+        started = start_engine(folder, settings, progress=progress, **options)
+        progress.clear()
+        spec = started.model.spec
+        runs = run_bench(started.engine, settings, vocab_size=spec.vocab_size, progress=progress)
+        limits = measure_limits(started.runtime, spec.dtype)
+    return make_report(
+        runs,
+        work=work_of(folder, spec.dtype),
+        limits=limits,
+        model=started.describe(name),
+        machine=machine_facts() | {"load_average_before": load},
+        settings=asdict(settings),
+    )
+
+
+@contextmanager
+def _shown() -> Iterator[Progress]:
+    progress = Progress()
+    try:
+        yield progress
+    finally:
+        progress.clear()
+
+
+def _table(report: BenchReport) -> str:
+    from statemark.bench import render_table
+
+    if report.machine["load_average_before"] > report.machine["cores"] / 2:
+        load = report.machine["load_average_before"]
+        say(f"note: the load average was {load} before the run, so other work may have slowed it down")
+    return render_table(report)
