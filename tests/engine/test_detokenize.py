@@ -224,3 +224,20 @@ def test_token_texts() -> None:
     assert texts().text(special) == "<|im_end|>"
     assert [texts().silent(token) for token in (special, think, 10**6)] == [True, False, True]
     assert texts().text(byte_tokens()[0x80]) == "\ufffd"
+
+
+def test_bytes_of_tokens() -> None:
+    assert [texts().raw(token) for token in byte_tokens()] == [bytes([byte]) for byte in range(256)]
+    fallback = TokenTexts(byte_fallback())
+    ids = byte_fallback().encode("a\u0301é中", add_special_tokens=False)
+    assert [fallback.raw(token) for token in ids] == [b"a", b"\xcc", b"\x81", "é".encode(), "中".encode()]
+    special = byte_level().id("<|im_end|>")
+    assert special is not None
+    assert texts().raw(special) == b"<|im_end|>"
+
+
+@PROPERTY
+@given(any_ids)
+def test_bytes_of_tokens_add_up_to_the_text(ids) -> None:
+    whole = b"".join(texts().raw(token) for token in ids)
+    assert whole.decode(errors="replace") == byte_level().decode(ids, skip_special_tokens=False)

@@ -6,6 +6,7 @@ caller's business.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -14,6 +15,16 @@ from typing import Protocol
 _CONTEXT = 8
 _LONGEST_WINDOW = 64
 _UNKNOWN = "\ufffd"  # how decoders write bytes that are no character, or not yet
+
+
+def _byte_symbols() -> dict[str, int]:
+    """How byte-level vocabularies spell bytes: printable ones as themselves, the others in order from U+0100 on."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTES = _byte_symbols()
 
 
 class TokenDecoder(Protocol):
@@ -37,6 +48,20 @@ class TokenTexts:
         if text is None:
             text = self._texts[token_id] = self.tokenizer.decode([token_id], skip_special_tokens=False)
         return text
+
+    def raw(self, token_id: int) -> bytes:
+        """The token's bytes, also where they are only a part of a character."""
+        text = self.text(token_id)
+        if _UNKNOWN not in text:
+            return text.encode()
+        spelled = self.tokenizer.token(token_id)
+        byte = re.fullmatch(
+            r"<0x([0-9A-Fa-f]{2})>", spelled
+        )  # with byte fallback; a byte level would decode it as it is
+        if byte is not None:
+            return bytes([int(byte[1], 16)])
+        known = all(symbol in _BYTES for symbol in spelled)
+        return bytes(_BYTES[symbol] for symbol in spelled) if known else text.encode()
 
     def silent(self, token_id: int) -> bool:
         """Decoding leaves this token out when it skips special tokens, or always because nobody knows it."""

@@ -1,0 +1,159 @@
+"""A loaded model with its tokenizer, its chat template and its engine: text in, text out, one step at a time.
+
+What the offline API and the server both stand on. Owns the putting together; knows neither HTTP nor whole answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from statemark.engine.chat import ChatPrompt, ChatTemplate
+from statemark.engine.core import Engine
+from statemark.engine.detokenize import TokenTexts
+from statemark.engine.memory import automatic_cache_bytes, parse_bytes
+from statemark.engine.model_executor import ModelExecutor
+from statemark.engine.output_processor import OutputProcessor
+from statemark.engine.outputs import TextDelta
+from statemark.engine.request import EngineRequest
+from statemark.engine.sampler import Sampler
+from statemark.errors import ConfigurationError, InvalidRequestError
+from statemark.kernels import Runtime
+from statemark.models import (
+    ModelSpec,
+    Tokenizer,
+    load_model,
+    load_tokenizer,
+    read_generation_defaults,
+    resolve_model_folder,
+)
+
+Progress = Callable[[str, int, int], None]
+
+
+class TextEngine:
+    """Requests in by `add`, text out by `step`. One thread only, except for encoding, decoding and rendering."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        *,
+        model: ModelSpec,
+        runtime: Runtime,
+        sampling_defaults: Mapping[str, Any] | None = None,
+        chat_template: str | None = None,
+    ) -> None:
+        self.engine = engine
+        self.tokenizer = tokenizer
+        self.model = model
+        self.isa = runtime.isa
+        self.threads = runtime.threads
+        self.eos_token_ids = frozenset(model.eos_token_ids) | frozenset(tokenizer.eos_token_ids)
+        self.sampling_defaults = dict(sampling_defaults or {})
+        self.notices = [*model.notices, *engine.notices]
+        self.texts = TokenTexts(tokenizer)
+        self._processor = OutputProcessor(self.texts, engine)
+        source = tokenizer.chat_template if chat_template is None else chat_template
+        self._template = None if source is None else ChatTemplate(source, tokenizer.special_tokens)
+
+    @property
+    def max_model_len(self) -> int:
+        return self.engine.max_model_len
+
+    # --- requests, from the engine's thread -----------------------------------------------------------------
+
+    def add(self, request: EngineRequest) -> None:
+        """Queue a request; InvalidRequestError if it can't be served."""
+        self.engine.add_request(request)
+        self._processor.add(request)
+
+    def abort(self, request_id: str) -> None:
+        self._processor.abort(request_id)
+        self.engine.abort(request_id)
+
+    def has_work(self) -> bool:
+        return self.engine.has_work()
+
+    def step(self) -> list[TextDelta]:
+        """One engine step."""
+        return self._processor.process(self.engine.step())
+
+    # --- text, from any thread ------------------------------------------------------------------------------
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        return self.tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+    def token_text(self, token_id: int) -> str:
+        return self.texts.text(token_id)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return self.texts.raw(token_id)
+
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> ChatPrompt:
+        """The prompt of a conversation; `options` are those of `ChatTemplate.prompt`."""
+        if self._template is None:
+            raise InvalidRequestError(
+                "this model has no chat template", hint="give one with chat_template, or send a plain prompt"
+            )
+        return self._template.prompt(self._encode_with_spans, messages, **options)
+
+    def _encode_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        encoding = self.tokenizer._inner.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
+
+def load_text_engine(
+    model: str | Path,
+    *,
+    dtype: str = "auto",
+    max_model_len: int | None = None,
+    max_num_batched_tokens: int | None = None,
+    max_num_seqs: int | None = None,
+    enable_prefix_caching: bool = True,
+    cache_memory: int | str = "auto",
+    num_threads: int = 0,
+    isa: str | None = None,
+    chat_template: str | Path | None = None,
+    progress: Progress | None = None,
+) -> TextEngine:
+    """Load a model folder or hub id.
+
+    None leaves a limit to the engine; `cache_memory` "auto" is half of what is free.
+    """
+    template = None if chat_template is None else read_template(chat_template)
+    folder = resolve_model_folder(model)
+    tokenizer = load_tokenizer(folder)  # quick, and says what is wrong before gigabytes are read
+    runtime = Runtime(num_threads, isa)
+    loaded = load_model(folder, dtype=dtype, max_model_len=max_model_len, runtime=runtime, progress=progress)
+    limits = {"max_num_batched_tokens": max_num_batched_tokens, "max_num_seqs": max_num_seqs}
+    engine = Engine(
+        ModelExecutor(loaded, runtime),
+        Sampler(runtime),
+        cache_bytes=automatic_cache_bytes() if cache_memory == "auto" else parse_bytes("cache_memory", cache_memory),
+        enable_prefix_caching=enable_prefix_caching,
+        max_model_len=max_model_len,
+        **{name: value for name, value in limits.items() if value is not None},
+    )
+    return TextEngine(
+        engine,
+        tokenizer,
+        model=loaded.spec,
+        runtime=runtime,
+        sampling_defaults=read_generation_defaults(folder).sampling,
+        chat_template=template,
+    )
+
+
+def read_template(template: str | Path) -> str:
+    """A template's source: given itself, or by the name of a file."""
+    if isinstance(template, str) and any(sign in template for sign in ("{{", "{%", "\n")):
+        return template
+    try:
+        return Path(template).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"the chat template {str(template)!r} can't be read: {error}") from None
