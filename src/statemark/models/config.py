@@ -22,8 +22,9 @@ SUPPORTED_ARCHITECTURES = (TEXT_ARCHITECTURE, MULTIMODAL_ARCHITECTURE)
 ATTENTION = "full_attention"
 RECURRENT = "linear_attention"
 
-# The vector kernels work in steps of eight floats along these.
+# The vector kernels read a head's rows in steps of eight floats, and hold this many taps of a convolution.
 DIMENSION_STEP = 8
+MAX_CONV_WIDTH = 16
 
 # Keys whose only supported values are these: anything else would change the maths.
 FIXED: dict[str, tuple[Any, ...]] = {
@@ -272,16 +273,14 @@ def _multiple(name: str, value: int, of_name: str, of: int) -> None:
 
 
 def _check_kernel_dimensions(config: TextConfig) -> None:
-    names = ["hidden_size", "intermediate_size"]
-    if config.num_attention_layers:
-        names.append("head_dim")
+    names = ["head_dim"] if config.num_attention_layers else []
     if config.num_recurrent_layers:
         names += ["linear_key_head_dim", "linear_value_head_dim"]
     for name in names:
         if getattr(config, name) % DIMENSION_STEP:
             raise unsupported(name, getattr(config, name), f"multiples of {DIMENSION_STEP}")
-    if config.num_recurrent_layers and config.linear_conv_kernel_dim < 2:
-        raise unsupported("linear_conv_kernel_dim", config.linear_conv_kernel_dim, "2 and more")
+    if config.num_recurrent_layers and config.linear_conv_kernel_dim > MAX_CONV_WIDTH:
+        raise unsupported("linear_conv_kernel_dim", config.linear_conv_kernel_dim, f"1 to {MAX_CONV_WIDTH}")
 
 
 def _notices(raw: Mapping[str, Any], text: Mapping[str, Any]) -> list[str]:
