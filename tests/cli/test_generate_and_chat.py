@@ -34,7 +34,7 @@ def test_one_prompt_prints_its_completion_alone(model: FakeModel) -> None:
     note, figures = result.stderr.rstrip("\n").split("\n")
     assert note == "note: a notice"
     assert figures.startswith("3 prompt tokens (0 cached), 5 generated; first token ")
-    assert figures.endswith("; model fake (float32, none, 1 threads)")
+    assert figures.endswith("; model fake (float32, none, 1 thread)")
 
 
 def test_defaults_then_the_model_then_the_flags(model: FakeModel) -> None:

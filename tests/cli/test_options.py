@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 
 from statemark.cli.options import EngineOptions, SizeType, engine_options, sampling_options
-from statemark.errors import ConfigurationError
 
 
 @pytest.mark.parametrize(
@@ -63,7 +62,7 @@ def test_every_flag_arrives() -> None:
         --stop a --stop b --min-tokens 2 --ignore-eos
     """
     options, sampling = called(*line.split())
-    assert options.model_path == "m"
+    assert options.model == "m"
     assert options.engine_arguments() == {
         "dtype": "float32",
         "num_threads": 2,
@@ -91,11 +90,5 @@ def test_every_flag_arrives() -> None:
 
 
 def test_the_model_may_come_from_the_environment() -> None:
-    assert called(env={"STATEMARK_MODEL": "there"})[0].model_path == "there"
-    assert called("--model", "here", env={"STATEMARK_MODEL": "there"})[0].model_path == "here"
-
-
-def test_without_a_model_the_error_says_how_to_get_one() -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        _ = called()[0].model_path
-    assert "make-model" in caught.value.hint
+    assert called(env={"STATEMARK_MODEL": "there"})[0].model == "there"
+    assert called("--model", "here", env={"STATEMARK_MODEL": "there"})[0].model == "here"

@@ -10,9 +10,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from statemark.engine.chat import ChatPrompt, plain_messages
+from statemark.engine.outputs import TextDelta
 from statemark.engine.request import EngineRequest, TokenLogprobs
 from statemark.errors import InvalidRequestError
-from statemark.server.served import TextDelta
 
 END = 0  # the end-of-text token; others are Unicode code points below VOCAB
 VOCAB = 0x2000
@@ -146,7 +147,7 @@ class FakeModel:
 
     # --- text ---
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return [ord(c) for c in text]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -159,16 +160,17 @@ class FakeModel:
         return chr(token_id).encode()
 
     def render_chat(
-        self, messages: list[dict[str, Any]], *, tools: list[dict[str, Any]] | None, options: Mapping[str, Any]
-    ) -> tuple[list[int], tuple[int, ...]]:
-        self.rendered = (messages, tools, dict(options))
+        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **options: Any
+    ) -> ChatPrompt:
+        messages = plain_messages(messages)
+        self.rendered = (messages, options.get("tools"), options.get("template_kwargs"))
         text, turns = "", []
         for message in messages:
             text += f"{message['role'][0]}:{message['content']}\n"
             turns.append(len(text))
-        if options["add_generation_prompt"]:
+        if add_generation_prompt:
             text += "a:"
-        return self.encode(text, add_special_tokens=False), tuple(t for t in turns if t < len(text))
+        return ChatPrompt(text, self.encode(text), tuple(t for t in turns if t < len(text)))
 
 
 def _row(token: int, count: int) -> TokenLogprobs:

@@ -240,7 +240,7 @@ def test_fields_beyond_openai_reach_the_engine(client: openai.OpenAI, fake: Fake
     assert request.cache_salt == "tenant"
     assert request.eos_token_ids == {0}
     assert fake.rendered[1] == [{"type": "function", "function": {"name": "f", "parameters": {}}}]
-    assert fake.rendered[2] == {"add_generation_prompt": True, "enable_thinking": False}
+    assert fake.rendered[2] == {"enable_thinking": False}
 
 
 def test_what_a_request_leaves_open_comes_from_the_model(client: openai.OpenAI, fake: FakeModel) -> None:

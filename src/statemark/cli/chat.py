@@ -9,15 +9,16 @@ from typing import Any
 
 import click
 
-from statemark.cli.loading import describe, load
+from statemark.cli.loading import describe, load, model_path
 from statemark.cli.options import EngineOptions, engine_options, sampling_options
 from statemark.cli.running import InterruptedAnswer, Timing, run_requests
 from statemark.cli.talk import dim, report_error, say
+from statemark.engine.outputs import TextDelta
 from statemark.engine.params import SamplingParams
 from statemark.engine.request import EngineRequest
 from statemark.errors import InvalidRequestError
 from statemark.server.answer import Answer
-from statemark.server.served import ServedModel, TextDelta
+from statemark.server.served import ServedModel
 
 _COMMANDS = """\
 /system TEXT  set the system message and start over
@@ -34,7 +35,7 @@ def command(system: str | None, sampling: dict[str, Any], options: EngineOptions
 
     Each line is one turn. Turns may also be piped in: `printf 'hello\\nand now?\\n' | statemark chat -m ./tiny`.
     """
-    model = load(options)
+    model = load(options, model_path(options))
     params = SamplingParams.from_fields({"max_tokens": 1024} | dict(model.sampling_defaults) | sampling)
     say(f"{describe(model)}. /quit leaves, /help lists commands.")
     conversation = Conversation(model, params, system)
@@ -101,13 +102,13 @@ class Conversation:
         say(dim(_figures(answer, timing)))
 
     def _ask(self) -> tuple[Answer, Timing]:
-        ids, turns = self.model.render_chat(self.messages, tools=None, options={"add_generation_prompt": True})
+        prompt = self.model.render_chat(self.messages)
         request = EngineRequest(
             request_id=f"turn-{next(self._numbers)}",
-            prompt_token_ids=tuple(ids),
+            prompt_token_ids=tuple(prompt.token_ids),
             params=self.params,
             eos_token_ids=self.model.eos_token_ids,
-            turn_positions=turns,
+            turn_positions=prompt.turn_positions,
         )
         return run_requests(self.model, [request], _print_delta)
 

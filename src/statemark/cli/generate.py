@@ -9,14 +9,15 @@ from typing import Any
 
 import click
 
-from statemark.cli.loading import describe, load
+from statemark.cli.loading import describe, load, model_path
 from statemark.cli.options import EngineOptions, engine_options, sampling_options
 from statemark.cli.running import Timing, run_requests
 from statemark.cli.talk import say
+from statemark.engine.outputs import TextDelta
 from statemark.engine.params import SamplingParams
 from statemark.engine.request import EngineRequest
 from statemark.server.answer import Answer
-from statemark.server.served import ServedModel, TextDelta
+from statemark.server.served import ServedModel
 
 _EXAMPLES = """\b
 Examples:
@@ -47,12 +48,12 @@ def command(
     texts = [*prompts, *(_read(file) for file in files)]
     if not texts:
         raise click.UsageError("give a PROMPT or a --prompt-file", click.get_current_context())
-    model = load(options)
+    model = load(options, model_path(options))
     params = SamplingParams.from_fields({"max_tokens": 128} | dict(model.sampling_defaults) | sampling | {"n": n})
     requests = [
         EngineRequest(
             request_id=f"prompt-{number}",
-            prompt_token_ids=tuple(model.encode(text, add_special_tokens=True)),
+            prompt_token_ids=tuple(model.encode(text)),
             params=params,
             eos_token_ids=model.eos_token_ids,
         )

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from statemark.cli.options import EngineOptions
 from statemark.cli.talk import Progress, say
+from statemark.engine.llm import bundled_model
 from statemark.server.loaded import LoadedModel
 from statemark.server.served import ServedModel
 
 
-def load(options: EngineOptions, *, name: str | None = None) -> LoadedModel:
-    path = options.model_path
+def model_path(options: EngineOptions) -> str | Path:
+    """The model to load: the named one, else the bundled one, else the error that says how to get one."""
+    if options.model is not None:
+        return options.model
+    path = bundled_model()
+    say("no model is named: this is the small one that comes with statemark")
+    return path
+
+
+def load(options: EngineOptions, path: str | Path, *, name: str | None = None) -> LoadedModel:
     progress = Progress()
     try:
         model = LoadedModel.load(path, name=name, progress=progress, **options.engine_arguments())
@@ -22,4 +33,5 @@ def load(options: EngineOptions, *, name: str | None = None) -> LoadedModel:
 
 def describe(model: ServedModel) -> str:
     """Which model this is, in a phrase."""
-    return f"model {model.name} ({model.precision}, {model.isa}, {model.threads} threads)"
+    threads = f"{model.threads} thread{'' if model.threads == 1 else 's'}"
+    return f"model {model.name} ({model.precision}, {model.isa}, {threads})"

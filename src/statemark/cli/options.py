@@ -10,8 +10,6 @@ from typing import Any
 
 import click
 
-from statemark.errors import ConfigurationError
-
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:i?B)?|B)?\s*", re.IGNORECASE)
 _POWER = {None: 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
@@ -45,17 +43,6 @@ class EngineOptions:
     max_num_batched_tokens: int | None
     prefix_caching: bool
 
-    @property
-    def model_path(self) -> str:
-        """The model to load, or the error that says how to get one."""
-        if self.model is None:
-            raise ConfigurationError(
-                "no model is named",
-                hint="give --model FOLDER (or set STATEMARK_MODEL); "
-                "`statemark make-model --like qwen3.5-0.8b --scale tiny ./tiny` writes one to try",
-            )
-        return self.model
-
     def engine_arguments(self) -> dict[str, Any]:
         """Keyword arguments for `LLM`, without those that were not given."""
         given = {
@@ -73,7 +60,12 @@ class EngineOptions:
 
 _ENGINE_FLAGS: list[Decorator] = [
     click.option(
-        "-m", "--model", metavar="FOLDER|ID", envvar="STATEMARK_MODEL", show_envvar=True, help="Checkpoint to run."
+        "-m",
+        "--model",
+        metavar="FOLDER|ID",
+        envvar="STATEMARK_MODEL",
+        show_envvar=True,
+        help="Checkpoint to run.  [default: the bundled model]",
     ),
     click.option(
         "--dtype", type=click.Choice(["auto", "bfloat16", "float32"]), default="auto", help="Precision of the weights."

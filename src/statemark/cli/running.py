@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import click
 
+from statemark.engine.outputs import TextDelta
 from statemark.engine.request import EngineRequest
 from statemark.server.answer import Answer
-from statemark.server.served import ServedModel, TextDelta
+from statemark.server.served import ServedModel
 
 
 @dataclass

@@ -43,11 +43,11 @@ def command(
 
     It listens at once; /health says 503 until the model is loaded.
     """
-    from statemark.cli.loading import load
+    from statemark.cli.loading import load, model_path
     from statemark.server.app import build_app
     from statemark.server.run import bind, serve
 
-    _ = options.model_path  # the error for a missing model comes before a port is taken
+    path = model_path(options)  # before a port is taken: it may be an error
     if api_key is not None and not api_key.strip():
         raise ConfigurationError("the API key is empty", hint="give --api-key a value, or leave it out")
     settings = Settings(host=host, port=port, api_key=api_key, max_waiting=max_waiting, shutdown_grace=shutdown_grace)
@@ -55,8 +55,8 @@ def command(
     listener = bind(settings)
     address, number = listener.getsockname()[:2]
     url = f"http://{f'[{address}]' if ':' in address else address}:{number}"
-    app = build_app(lambda: load(options, name=served_model_name), settings)
-    say(f"loading {options.model_path}; {url}/health tells when it is done")
+    app = build_app(lambda: load(options, path, name=served_model_name), settings)
+    say(f"loading {path}; {url}/health tells when it is done")
     serve(app, listener, lambda model: _report(model, url))
 
 

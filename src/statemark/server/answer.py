@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from statemark.engine.outputs import TextDelta
 from statemark.engine.request import EngineRequest, TokenLogprobs
 from statemark.server.job import Job
-from statemark.server.served import TextDelta
 
 
 @dataclass

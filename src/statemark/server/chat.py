@@ -18,7 +18,7 @@ from statemark.server.answer import Answer, Choice
 from statemark.server.endpoint import DONE, EventStream, sse
 from statemark.server.errors import JsonResponse, bad_request, from_exception
 from statemark.server.job import Job
-from statemark.server.messages import plain_messages
+from statemark.server.messages import template_messages
 from statemark.server.protocol import ChatRequest, parse
 from statemark.server.sampling import sampling_params
 from statemark.server.served import ServedModel, ServerState
@@ -78,20 +78,25 @@ class _Call:
     @classmethod
     async def prepare(cls, request: ChatRequest, model: ServedModel) -> _Call:
         _refuse_unsupported(request)
-        messages = plain_messages(request.messages)
+        messages = template_messages(request.messages)
         max_tokens = request.max_completion_tokens if request.max_tokens is None else request.max_tokens
         params = sampling_params(
             request, model.sampling_defaults, max_tokens=max_tokens, logprobs=_top_logprobs(request)
         )
-        options = {"add_generation_prompt": request.add_generation_prompt} | (request.chat_template_kwargs or {})
-        tools = None if request.tool_choice == "none" else request.tools
-        ids, turns = await asyncio.to_thread(model.render_chat, messages, tools=tools, options=options)
+        prompt = await asyncio.to_thread(
+            model.render_chat,
+            messages,
+            tools=None if request.tool_choice == "none" else request.tools,
+            add_generation_prompt=request.add_generation_prompt,
+            continue_final_message=request.continue_final_message,
+            template_kwargs=request.chat_template_kwargs,
+        )
         engine_request = EngineRequest(
             request_id=f"chatcmpl-{uuid.uuid4().hex}",
-            prompt_token_ids=tuple(ids),
+            prompt_token_ids=tuple(prompt.token_ids),
             params=params,
             eos_token_ids=model.eos_token_ids,
-            turn_positions=turns,
+            turn_positions=prompt.turn_positions,
             cache_salt=request.cache_salt or "",
         )
         return cls(request, model, engine_request)

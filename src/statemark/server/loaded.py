@@ -1,11 +1,87 @@
-"""The real served model: the offline API's parts under the server's names. Knows no HTTP."""
+"""The real served model: a text engine under a public name, with its identity and a report. Knows no HTTP."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+from statemark import __version__
+from statemark.cache import PAGE_TOKENS
+from statemark.engine.chat import ChatPrompt
+from statemark.engine.outputs import TextDelta
+from statemark.engine.request import EngineRequest
+from statemark.engine.text_engine import Progress, TextEngine, load_text_engine
 
 
 class LoadedModel:
+    """See `ServedModel`."""
+
+    def __init__(self, text: TextEngine, name: str, max_num_seqs: int) -> None:
+        self.text = text
+        self.name = name
+        self.created = int(time.time())
+        self.precision = text.model.dtype
+        self.isa = text.isa
+        self.threads = text.threads
+        self.fingerprint = f"statemark-{__version__}-{self.precision}-{self.isa}-{text.model.fingerprint[:16]}"
+        self.max_model_len = text.max_model_len
+        self.max_num_seqs = max_num_seqs
+        self.notices: Sequence[str] = text.notices
+        self.sampling_defaults: Mapping[str, Any] = text.sampling_defaults
+        self.eos_token_ids = text.eos_token_ids
+
     @classmethod
-    def load(cls, path: str, *, name: str | None = None, progress: Any = None, **arguments: Any) -> LoadedModel:
-        raise NotImplementedError
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        name: str | None = None,
+        progress: Progress | None = None,
+        max_num_seqs: int = 16,
+        **engine_arguments: Any,
+    ) -> LoadedModel:
+        """Load a folder or hub id; the name is its last part unless another is given."""
+        text = load_text_engine(path, progress=progress, max_num_seqs=max_num_seqs, **engine_arguments)
+        return cls(text, name or Path(path).resolve().name, max_num_seqs)
+
+    def add(self, request: EngineRequest) -> None:
+        self.text.add(request)
+
+    def abort(self, request_id: str) -> None:
+        self.text.abort(request_id)
+
+    def has_work(self) -> bool:
+        return self.text.has_work()
+
+    def step(self) -> list[TextDelta]:
+        return self.text.step()
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return self.text.encode(text, add_special_tokens=add_special_tokens)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.text.decode(ids)
+
+    def token_text(self, token_id: int) -> str:
+        return self.text.token_text(token_id)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return self.text.token_bytes(token_id)
+
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> ChatPrompt:
+        return self.text.render_chat(messages, **options)
+
+    def report(self) -> list[str]:
+        stats = self.text.engine.stats()
+        budget, page, mark = stats["cache_bytes"], stats["page_bytes"], stats["slot_bytes"]
+        return [
+            f"model    {self.name} ({self.text.model.architecture}), {self.precision}, "
+            f"{self.text.model.weight_bytes / 1e6:,.1f} MB of weights",
+            f"runs on  {self.threads} thread{'' if self.threads == 1 else 's'}, {self.isa}",
+            f"context  {self.max_model_len:,} tokens, {self.max_num_seqs} sequences at once",
+            f"cache    {budget / 2**20:,.0f} MiB: up to {budget // page * PAGE_TOKENS:,} tokens of pages or "
+            f"{budget // mark:,} marks of {mark / 2**20:,.2f} MiB, which share it",
+            "reuse    from 1 token on: a cached prefix may end at any token",
+        ]

@@ -97,6 +97,7 @@ class ChatRequest(CommonRequest, kw_only=True):
     response_format: ResponseFormat | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool = True
+    continue_final_message: bool = False
 
 
 _WHERE = re.compile(r"^(?P<what>.*?)(?: - at (?P<path>.*))?$", re.DOTALL)

@@ -6,25 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from statemark.engine.request import TokenLogprobs
+from statemark.engine.chat import ChatPrompt
+from statemark.engine.outputs import TextDelta
 from statemark.server.async_engine import AsyncEngine, Backend
 from statemark.server.errors import ApiError
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextDelta:
-    """News of one choice after one engine step, detokenized. `text` may lag behind `token_ids`, never the reverse."""
-
-    request_id: str
-    index: int
-    text: str = ""
-    token_ids: Sequence[int] = ()
-    logprobs: Sequence[TokenLogprobs] | None = None
-    prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
-    num_cached_tokens: int = 0
-    finish_reason: str | None = None
-    stop_reason: str | int | None = None
-    error: str | None = None
 
 
 class ServedModel(Backend, Protocol):
@@ -48,14 +33,12 @@ class ServedModel(Backend, Protocol):
         """Lines for an operator: what runs, in which precision, and what the cache can hold."""
 
     def step(self) -> Iterable[TextDelta]: ...
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
     def decode(self, ids: Sequence[int]) -> str: ...
     def token_text(self, token_id: int) -> str: ...
     def token_bytes(self, token_id: int) -> bytes: ...
-    def render_chat(
-        self, messages: list[dict[str, Any]], *, tools: list[dict[str, Any]] | None, options: Mapping[str, Any]
-    ) -> tuple[list[int], tuple[int, ...]]:
-        """Token ids and the positions at which messages end; `options` go to the template as they are."""
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> ChatPrompt:
+        """`options` are those of `ChatTemplate.prompt`."""
 
 
 @dataclass(frozen=True, kw_only=True)
