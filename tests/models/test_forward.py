@@ -114,7 +114,7 @@ def test_runtimes_agree_to_rounding(runners: Any, name: str) -> None:
     for runtime in runtimes():
         got = runners(name, runtime).logits(ids)
         # Float32 rounding through a few layers, against float64 reductions. Single positions may be far worse: see
-        # tests/reference/numbers.py.
+        # tests/models/distances.py.
         assert np.sqrt(np.mean((got - exact) ** 2)) < 1e-5 * exact.std()
         assert np.abs(got - exact).max() < 1e-3 * exact.std()
 

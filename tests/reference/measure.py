@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from tests.models.building import CONFIGS, Runner, prompt, runtimes
+from tests.models.distances import Distance, mean_kl
 from tests.reference import hf
-from tests.reference.numbers import Distance, mean_kl
 
 LENGTHS = (65, 500, 2000)
 

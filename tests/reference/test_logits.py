@@ -10,8 +10,8 @@ import torch
 
 from statemark.models.layers import rope_frequencies
 from tests.models.building import CONFIGS, Runner, prompt, runtimes
+from tests.models.distances import Distance, mean_kl
 from tests.reference import hf
-from tests.reference.numbers import Distance, mean_kl
 
 pytestmark = pytest.mark.reference
 

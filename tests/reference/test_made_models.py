@@ -11,8 +11,8 @@ import transformers
 from statemark.models import load_tokenizer
 from statemark.models.make_model import make_model
 from tests.models.building import Runner, prompt, runtimes
+from tests.models.distances import Distance
 from tests.reference import hf
-from tests.reference.numbers import Distance
 
 pytestmark = pytest.mark.reference
 
