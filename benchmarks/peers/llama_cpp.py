@@ -15,6 +15,7 @@ class LlamaCpp:
     binaries: Path
     model: Path
     threads: int
+    version: str
 
     def command(self, cell: str, tokens: int) -> list[str]:
         """llama-bench warms up with the same work before it times one run of it."""
@@ -29,7 +30,7 @@ class LlamaCpp:
     def facts(self) -> dict[str, Any]:
         row = self._run("decode", 1)
         return {
-            "version": f"llama.cpp build {row['build_number']} ({row['build_commit']})",
+            "version": self.version,
             "backends": row["backends"],
             "threads": row["n_threads"],
             "model_type": row["model_type"],

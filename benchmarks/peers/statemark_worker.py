@@ -41,7 +41,7 @@ class StatemarkEngine(Engine):
         params = SamplingParams(temperature=0.0, max_tokens=job.output_tokens, ignore_eos=True, detokenize=False)
         prompts = [{"prompt_token_ids": ids} for ids in job.prompts]
         begun = time.perf_counter()
-        outputs = self.llm.generate(prompts, params)
+        outputs = self.llm.generate(prompts, params, use_tqdm=False)
         seconds = time.perf_counter() - begun
         job.check([len(output.outputs[0].token_ids) for output in outputs])
         return seconds
