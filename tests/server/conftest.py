@@ -1,12 +1,15 @@
-"""One server over the fake model for the tests that don't break it."""
+"""Servers that tests share: one over the fake model, one over a real one with random weights."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import openai
 import pytest
 
+from statemark.models.make_model import make_model
+from statemark.server.loaded import LoadedModel
 from tests.server.fake_model import FakeModel
 from tests.server.live_server import Running, running
 
@@ -25,4 +28,17 @@ def served(fake: FakeModel) -> Iterator[Running]:
 @pytest.fixture(scope="session")
 def client(served: Running) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    make_model(folder, like="qwen3.5-0.8b", scale="tiny")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def real(tiny: Path) -> Iterator[Running]:
+    with running(lambda: LoadedModel.load(tiny, num_threads=1, cache_memory="64MiB", max_num_seqs=8)) as found:
         yield found
