@@ -10,7 +10,7 @@ import click
 import pytest
 
 from statemark import __version__
-from statemark.cli import frame, main
+from statemark.cli import frame, main, talk
 from statemark.errors import CheckpointError, IntegrityError
 
 Capture = pytest.CaptureFixture[str]
@@ -114,3 +114,13 @@ def test_exit_codes_of_the_process() -> None:
         for args in (["--version"], ["nope"], ["generate", "--nope"])
     ]
     assert codes == [0, 2, 2]
+
+
+def test_colour_is_for_terminals_only_and_can_be_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    monkeypatch.setattr(click, "echo", lambda text, err, color: seen.append((text, err, color)))
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    talk.say("a")
+    monkeypatch.setenv("NO_COLOR", "1")
+    talk.say("b")
+    assert seen == [("a", True, None), ("b", True, False)]

@@ -160,3 +160,17 @@ def test_without_a_name_the_bundled_model_and_it_says_so() -> None:
         assert done.returncode == 2
         assert "hint: " in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_serving_other_machines_without_a_key_is_said(tiny: str) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "serve", "-m", tiny, *SMALL, "--port", "0", "--host", "0.0.0.0"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    with process:
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        process.kill()
+    assert first.startswith("note: 0.0.0.0 can be reached from other machines")

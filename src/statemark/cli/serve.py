@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 
 import click
@@ -56,6 +57,8 @@ def command(
     address, number = listener.getsockname()[:2]
     url = f"http://{f'[{address}]' if ':' in address else address}:{number}"
     app = build_app(lambda: load(options, path, name=served_model_name), settings)
+    if api_key is None and not ipaddress.ip_address(address).is_loopback:
+        say(f"note: {address} can be reached from other machines, and no --api-key is asked for")
     say(f"loading {path}; {url}/health tells when it is done")
     serve(app, listener, lambda model: _report(model, url))
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
 
 
 def say(text: str = "") -> None:
-    """One line on stderr."""
-    click.echo(text, err=True)
+    """One line on stderr. Colour only on a terminal, and not where NO_COLOR is set."""
+    click.echo(text, err=True, color=False if os.environ.get("NO_COLOR") else None)
 
 
 def report_error(message: str, hint: str = "") -> None:
