@@ -178,17 +178,22 @@ def test_tokenizers_have_exactly_the_wanted_size(tmp_path: Path, vocab: int) -> 
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_command_prints_data_on_stdout_and_progress_on_stderr(tmp_path: Path) -> None:
+def test_command_prints_data_on_stdout_and_nothing_beside_it_without_a_terminal(tmp_path: Path) -> None:
     arguments = ["--like", "qwen3.5-0.8b", "--scale", "tiny"]
     result = CliRunner().invoke(command, [*arguments, "--json", str(tmp_path / "a")])
     assert result.exit_code == 0, result.output
     made = json.loads(result.stdout)
     assert made["path"] == str(tmp_path / "a")
     assert made["weight_bytes"] > 2 * made["parameters"]
-    assert "writing weights" in result.stderr
-    assert "writing weights" not in result.stdout
+    assert result.stderr == ""
     plain = CliRunner().invoke(command, [*arguments, str(tmp_path / "b")])
     assert "qwen3.5-0.8b-like, tiny" in plain.stdout
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match=r"can't write .*file/below: Not a directory"):
+        make_model(tmp_path / "file" / "below", like="qwen3.5-0.8b", scale="tiny")
 
 
 @pytest.mark.slow

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import click
 
+from statemark.cli.talk import Progress
 from statemark.models.make_model import make_model
 from statemark.models.shapes import SCALES, SHAPES
 
@@ -32,12 +32,19 @@ def command(out: Path, like: str, scale: str, seed: int, dtype: str, vocab: int 
     It loads here, in transformers and in vLLM. Its text is noise: use it to time a shape or to report a bug without
     sharing a model. Equal options write equal bytes.
     """
-    with click.progressbar(length=1000, label="writing weights", file=sys.stderr) as bar:
-
-        def advance(done: int, total: int) -> None:
-            bar.update(done * 1000 // total - bar.pos)
-
-        made = make_model(out, like=like, scale=scale, seed=seed, dtype=dtype, vocab=vocab, progress=advance)
+    progress = Progress()
+    try:
+        made = make_model(
+            out,
+            like=like,
+            scale=scale,
+            seed=seed,
+            dtype=dtype,
+            vocab=vocab,
+            progress=lambda done, total: progress("writing weights", done, total),
+        )
+    finally:
+        progress.clear()
     if as_json:
         result = {"path": str(made.path), "parameters": made.parameters, "weight_bytes": made.weight_bytes}
         click.echo(json.dumps(result, sort_keys=True))

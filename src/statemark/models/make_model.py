@@ -69,11 +69,14 @@ def write_model(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigurationError(f"{out} exists and is not an empty folder", hint="name a new folder")
     tensors = expected_tensors(parse_config(config))
-    out.mkdir(parents=True, exist_ok=True)
-    write_tokenizer(out, config["vocab_size"])
-    nbytes = write_weights(out / SINGLE, tensors, seed=seed, dtype=dtype, progress=progress)
-    # Last, so that a folder with a config.json is a whole one.
-    (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_tokenizer(out, config["vocab_size"])
+        nbytes = write_weights(out / SINGLE, tensors, seed=seed, dtype=dtype, progress=progress)
+        # Last, so that a folder with a config.json is a whole one.
+        (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"can't write {out}: {error.strerror}", hint="choose a place with room") from error
     return MadeModel(out, sum(map(math.prod, tensors.values())), nbytes)
 
 

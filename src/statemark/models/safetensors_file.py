@@ -7,6 +7,7 @@ packed. Knows nothing of models.
 from __future__ import annotations
 
 import json
+import math
 import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,11 +46,14 @@ class SafetensorsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with path.open("rb") as file:
-            self.size = path.stat().st_size
-            if self.size < 8:
-                raise CheckpointError(f"{path.name} is {self.size} bytes long, too short for a header", hint=_AGAIN)
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        try:
+            with path.open("rb") as file:
+                self.size = path.stat().st_size
+                if self.size < 8:
+                    raise CheckpointError(f"{path.name} is {self.size} bytes long, too short for a header", hint=_AGAIN)
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise CheckpointError(f"{path} can't be read: {error.strerror}") from error
         self._map.madvise(mmap.MADV_SEQUENTIAL)
         self.tensors = self._read_header()
 
@@ -63,9 +67,9 @@ class SafetensorsFile:
         try:
             header = json.loads(self._map[8:body])
             entries = {name: self._entry(name, item, body) for name, item in header.items() if name != "__metadata__"}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if isinstance(error, CheckpointError):
-                raise
+        except CheckpointError:
+            raise
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise CheckpointError(f"the header of {self.path.name} is not safetensors: {error}", hint=_AGAIN) from None
         needed = max((entry.end for entry in entries.values()), default=body)
         if needed > self.size:
@@ -75,9 +79,11 @@ class SafetensorsFile:
         return entries
 
     def _entry(self, name: str, item: dict[str, Any], body: int) -> TensorEntry:
-        dtype, shape, (begin, end) = str(item["dtype"]), tuple(int(n) for n in item["shape"]), item["data_offsets"]
-        expected = int(np.prod(shape, dtype=np.int64)) * _ITEM_BYTES.get(dtype, 0)
-        if (dtype in _ITEM_BYTES and end - begin != expected) or not 0 <= begin <= end:
+        dtype, shape, (begin, end) = str(item["dtype"]), tuple(item["shape"]), item["data_offsets"]
+        if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
+            raise ValueError(f"tensor {name} has shape {list(shape)} and offsets {begin} to {end}")
+        expected = math.prod(shape) * _ITEM_BYTES.get(dtype, 0)
+        if (dtype in _ITEM_BYTES and end - begin != expected) or begin > end:
             raise CheckpointError(
                 f"{self.path.name}: tensor {name} of {dtype} {list(shape)} needs {expected} bytes, "
                 f"its offsets are {begin} to {end}",
@@ -88,7 +94,7 @@ class SafetensorsFile:
     def array(self, name: str) -> NDArray[np.generic]:
         """A whole tensor as a view of the map; for small ones and for comparisons."""
         entry = self.tensors[name]
-        count = int(np.prod(entry.shape, dtype=np.int64))
+        count = math.prod(entry.shape)
         return np.frombuffer(self._map, LOADABLE[entry.dtype], count, entry.start).reshape(entry.shape)
 
     def blocks(self, name: str) -> Iterator[tuple[int, NDArray[np.generic]]]:
