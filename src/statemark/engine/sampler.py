@@ -32,10 +32,9 @@ FIRST_CANDIDATES = 128
 MOST_CANDIDATES = 1024
 
 
-class ReductionRuntime(Protocol):
-    """The two kernels that reduce over a vocabulary in one fixed order."""
+class LogprobsRuntime(Protocol):
+    """The kernel that sums over a vocabulary in one fixed order."""
 
-    def argmax(self, logits: F32) -> I32: ...
     def top_logprobs(self, logits: F32, n: int, targets: I32) -> tuple[I32, F32, F32, I32]: ...
 
 
@@ -57,7 +56,7 @@ def uniform(seed: int, position: int, index: int) -> float:
 class Sampler:
     """Chooses the next token of each row. Keeps nothing but a scratch buffer between calls."""
 
-    def __init__(self, runtime: ReductionRuntime) -> None:
+    def __init__(self, runtime: LogprobsRuntime) -> None:
         self._runtime = runtime
         self._scratch: F32 = np.empty((0, 0), np.float32)
 
@@ -65,21 +64,19 @@ class Sampler:
         """Row r of `logits` f32[R,V] belongs to `states[r]`, which moves on by the token that is returned for it."""
         if len(states) == 0:
             return []
-        # max() meets every NaN, so this one pass finds what no token may be drawn from.
-        peaks = logits.max(axis=1)
-        good = [row for row, finite in enumerate(np.isfinite(peaks)) if finite]
+        # argmax only compares, so NumPy's is as exact as a kernel and gives the lowest id of equals. It stops at a NaN,
+        # so this one pass also finds the rows that no token may be drawn from.
+        best = logits.argmax(axis=1)
+        good = np.flatnonzero(np.isfinite(logits[np.arange(len(states)), best])).tolist()
         chosen: dict[int, int] = {}
         greedy = [row for row in good if states[row].greedy]
-        plain = [row for row in greedy if states[row].plain]
+        chosen.update((row, int(best[row])) for row in greedy if states[row].plain)
         shaped = [row for row in greedy if not states[row].plain]
         drawn = [row for row in good if not states[row].greedy]
-        if plain:
-            rows = logits if len(plain) == len(states) else logits[plain]
-            chosen.update(zip(plain, self._runtime.argmax(rows).tolist(), strict=True))
         if shaped or drawn:
             work = self._process(logits, shaped + drawn, states)
             if shaped:
-                chosen.update(self._pick_shaped(work[: len(shaped)], shaped))
+                chosen.update(_pick_shaped(work[: len(shaped)], shaped))
             if drawn:
                 chosen.update(self._draw(work[len(shaped) :], drawn, states))
         answers = self._answers(logits, states, chosen)
@@ -136,14 +133,6 @@ class Sampler:
                 copy /= np.float32(state.params.temperature)
         return work
 
-    def _pick_shaped(self, work: F32, rows: list[int]) -> dict[int, int]:
-        picked = self._runtime.argmax(work).tolist()
-        # All of a small vocabulary can be banned; then nothing is left to pick.
-        return {
-            row: token if work[i, token] > -np.inf else -1
-            for i, (row, token) in enumerate(zip(rows, picked, strict=True))
-        }
-
     def _draw(self, work: F32, rows: list[int], states: Sequence[SamplerState]) -> dict[int, int]:
         vocab = work.shape[1]
         first = [_first_candidates(states[row].params.top_k, vocab) for row in rows]
@@ -154,6 +143,14 @@ class Sampler:
             candidates = ids[i, : first[i]].astype(np.int64)
             result[row] = _walk(work[i], candidates, float(logprobs[i, 0]), states[row])
         return result
+
+
+def _pick_shaped(work: F32, rows: list[int]) -> dict[int, int]:
+    """The likeliest tokens; -1 where all are banned, which a small vocabulary allows."""
+    best = work.argmax(axis=1).tolist()
+    return {
+        row: token if work[i, token] > -np.inf else -1 for i, (row, token) in enumerate(zip(rows, best, strict=True))
+    }
 
 
 def _first_candidates(top_k: int, vocab: int) -> int:
