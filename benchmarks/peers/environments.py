@@ -58,11 +58,13 @@ def set_up(folder: Path, vllm: Path | None = None, llama: Path | None = None) ->
 def _download_sources(target: Path) -> None:
     say(f"downloading the sources of llama.cpp: {LLAMA}")
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:", "-d", scratch]
-        subprocess.run([*command, LLAMA], check=True)
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", scratch]
+        # Only its own sources: "all" would have its build tools compiled, too.
+        subprocess.run([*command, "--no-binary", LLAMA.partition("=")[0], LLAMA], check=True)
         [archive] = Path(scratch).glob("*.tar.gz")
         with tarfile.open(archive) as tar:
-            tar.extractall(scratch, filter="data")
+            # Early releases of 3.11 have no filters; the archive is one that we name, by version.
+            tar.extractall(scratch, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
         [unpacked] = Path(scratch).glob("*/llama.cpp")
         unpacked.rename(target)
 
