@@ -107,6 +107,14 @@ def test_help_and_version_import_nothing_heavy() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_commands_without_a_server_import_no_http() -> None:
+    script = (
+        "import sys; import statemark.cli.generate, statemark.cli.chat;"
+        "sys.exit(bool({'starlette', 'uvicorn'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
 def test_exit_codes_of_the_process() -> None:
     script = "import sys; from statemark.cli import main; sys.exit(main())"
     codes = [

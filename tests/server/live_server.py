@@ -12,7 +12,8 @@ from starlette.applications import Starlette
 
 from statemark.server.app import build_app
 from statemark.server.run import Server, bind
-from statemark.server.served import ServedModel, ServerState, Settings
+from statemark.server.served import ServedModel
+from statemark.server.state import ServerState, Settings
 
 
 @dataclass

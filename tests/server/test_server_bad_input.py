@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from statemark.server.served import Settings
+from statemark.server.state import Settings
 from tests.server.fake_model import VOCAB
 from tests.server.live_server import Running, running
 

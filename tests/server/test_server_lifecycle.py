@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from statemark.errors import CheckpointError
-from statemark.server.served import Settings
+from statemark.server.state import Settings
 from tests.server.fake_model import FakeModel
 from tests.server.live_server import Running, eventually, running
 

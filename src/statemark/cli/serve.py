@@ -10,7 +10,8 @@ import click
 from statemark.cli.options import EngineOptions, engine_options
 from statemark.cli.talk import say
 from statemark.errors import ConfigurationError
-from statemark.server.served import ServedModel, Settings
+from statemark.server.served import ServedModel
+from statemark.server.state import Settings
 
 _EXAMPLES = """\b
 Example:

@@ -23,7 +23,8 @@ from statemark.server.completions import completions
 from statemark.server.endpoint import JsonEndpoint
 from statemark.server.errors import ApiError, JsonResponse, error_response, from_exception, from_status
 from statemark.server.job import FailedRequestError, OverloadedError, ShuttingDownError
-from statemark.server.served import ServedModel, ServerState, Settings
+from statemark.server.served import ServedModel
+from statemark.server.state import ServerState, Settings
 
 log = logging.getLogger("statemark.server")
 

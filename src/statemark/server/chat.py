@@ -21,7 +21,8 @@ from statemark.server.job import Job
 from statemark.server.messages import template_messages
 from statemark.server.protocol import ChatRequest, parse
 from statemark.server.sampling import sampling_params
-from statemark.server.served import ServedModel, ServerState
+from statemark.server.served import ServedModel
+from statemark.server.state import ServerState
 
 
 async def chat_completions(http: Request, body: bytes) -> Response:

@@ -20,7 +20,8 @@ from statemark.server.errors import JsonResponse, bad_request, from_exception
 from statemark.server.job import Job
 from statemark.server.protocol import CompletionRequest, parse
 from statemark.server.sampling import sampling_params
-from statemark.server.served import ServedModel, ServerState
+from statemark.server.served import ServedModel
+from statemark.server.state import ServerState
 
 _DEFAULT_MAX_TOKENS = 16
 

@@ -11,7 +11,8 @@ import uvicorn
 from starlette.applications import Starlette
 
 from statemark.errors import ConfigurationError
-from statemark.server.served import ServedModel, ServerState, Settings
+from statemark.server.served import ServedModel
+from statemark.server.state import ServerState, Settings
 
 
 def bind(settings: Settings) -> socket.socket:
