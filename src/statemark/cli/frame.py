@@ -25,6 +25,8 @@ COMMANDS = {
     "bench": "Measure prefill and decode speed on this machine.",
     "make-model": "Write a random-weight checkpoint, to try or to time a shape.",
     "check": "Check a serving configuration for cache faults before it runs.",
+    "traces": "Replay recorded sessions on the cache alone and show what it saves.",
+    "explain": "Show where two prompts part and what the cache would reuse.",
     "plan": "Show how a prompt is cut and what a later one can reuse.",
 }
 
