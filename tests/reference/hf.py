@@ -14,6 +14,9 @@ from safetensors.torch import load_file, save_file
 from statemark.models.random_weights import levels, table
 from tests.models.building import config_of
 
+# These models are small: threads that wait for each other cost more than they bring, above all on a busy machine.
+torch.set_num_threads(1)
+
 # The multimodal wrapper's smallest vision part; its output width must be the text model's.
 VISION: dict[str, Any] = {
     "depth": 1,

@@ -52,6 +52,7 @@ def rounded_kl(folder: Path, truth: dict[int, np.ndarray]) -> dict[int, float]:
 @pytest.mark.parametrize("runtime", runtimes(every=True))
 def test_float32_agrees_to_rounding(folder: Path, truth: dict[int, np.ndarray], runtime: str) -> None:
     runner = Runner(folder, runtime, "float32")
+    assert runner.spec.notices == []  # whatever save_pretrained puts into config.json is known here
     for n in lengths(runtime):
         distance = Distance.between(truth[n], runner.logits(prompt(runner.spec.vocab_size, n)))
         assert distance.is_rounding, f"{n} tokens: {distance}"
@@ -87,7 +88,7 @@ def test_a_small_mistake_would_be_seen(folder: Path, truth: dict[int, np.ndarray
 
 
 @pytest.mark.parametrize(("dim", "theta"), [(64, 1e7), (8, 1e7), (8, 1e4), (64, 5e5), (18, 2e6), (12, 3e5)])
-def test_rope_frequencies_are_bit_equal(dim: int, theta: float) -> None:
+def test_rope_frequencies_are_within_one_unit_in_the_last_place(dim: int, theta: float) -> None:
     theirs = 1.0 / (theta ** (torch.arange(0, dim, 2, dtype=torch.float) / dim))
     np.testing.assert_array_max_ulp(rope_frequencies(dim, theta), theirs.numpy(), maxulp=1)
 
