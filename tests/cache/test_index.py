@@ -24,9 +24,10 @@ class Filled:
         full = len(tokens) // 16
         pages = list(range(self.next, self.next + full))
         self.next += full + 1
-        node, _ = self.index.extend(salt, tokens[: full * 16], pages)
+        chain = self.index.chain(salt)
+        node, _ = self.index.extend(chain, tokens, pages)
         tail = tokens[full * 16 :].tobytes()
-        digest = self.index.digest_at(salt, tokens, len(tokens))
+        digest = chain.at(tokens, len(tokens))
         mark = Mark(digest, len(tokens), 1, self.next, node, tail, self.next if tail else None, "turn")
         self.index.attach(mark)
         self.index.check()
@@ -40,48 +41,48 @@ def prompt(n, start=0):
 @pytest.mark.parametrize("p", [1, 2, 15, 16, 17, 31, 32, 33, 100])
 def test_a_mark_is_found_at_any_token(p):
     f = Filled(prompt(p))
-    assert f.index.lookup("", prompt(p + 1), p).position == p
-    assert f.index.lookup("", prompt(p), p - 1).position == 0, "a hit must leave a token to compute"
+    assert f.index.lookup(f.index.chain(""), prompt(p + 1), p).position == p
+    assert f.index.lookup(f.index.chain(""), prompt(p), p - 1).position == 0, "a hit must leave a token to compute"
 
 
 def test_the_deepest_mark_at_or_below_the_divergence():
     f = Filled(prompt(10), prompt(20), prompt(40), prompt(41))
-    assert f.index.lookup("", prompt(100), 99).position == 41
-    assert f.index.lookup("", prompt(41), 40).position == 40
+    assert f.index.lookup(f.index.chain(""), prompt(100), 99).position == 41
+    assert f.index.lookup(f.index.chain(""), prompt(41), 40).position == 40
     other = prompt(100)
     other[25] = 999
-    found = f.index.lookup("", other, 99)
+    found = f.index.lookup(f.index.chain(""), other, 99)
     assert (found.position, found.page_match) == (20, 16)
     other[5] = 999
-    assert f.index.lookup("", other, 99).position == 0
+    assert f.index.lookup(f.index.chain(""), other, 99).position == 0
 
 
 def test_salts_and_models_share_nothing():
     f = Filled(prompt(40), salt="alice")
-    assert f.index.lookup("alice", prompt(50), 49).position == 40
-    assert f.index.lookup("bob", prompt(50), 49).position == 0
-    assert f.index.lookup("", prompt(50), 49).position == 0
-    assert f.index.lookup("", prompt(50), 49).page_match == 0, "not even the match of pages may show"
+    assert f.index.lookup(f.index.chain("alice"), prompt(50), 49).position == 40
+    assert f.index.lookup(f.index.chain("bob"), prompt(50), 49).position == 0
+    assert f.index.lookup(f.index.chain(""), prompt(50), 49).position == 0
+    assert f.index.lookup(f.index.chain(""), prompt(50), 49).page_match == 0, "not even the match of pages may show"
 
 
 def test_token_ids_are_compared_even_when_the_digest_agrees():
     f = Filled(prompt(40))
     node = next(iter(f.index.nodes()))
     node.tokens = prompt(16, 5).tobytes()  # as if two prefixes had one digest
-    assert f.index.lookup("", prompt(50), 49).position == 0
+    assert f.index.lookup(f.index.chain(""), prompt(50), 49).position == 0
 
 
 def test_pages_go_with_the_last_mark_that_can_use_them():
     f = Filled(prompt(40))
     long = f.add(prompt(100))
-    short = f.index.lookup("", prompt(41), 40).mark
+    short = f.index.lookup(f.index.chain(""), prompt(41), 40).mark
     assert {n.depth for n in f.index.nodes()} == {1, 2, 3, 4, 5, 6}
     assert [n.depth for n in f.index.detach(long)] == [6, 5, 4, 3]
     f.index.check()
     assert [n.depth for n in f.index.detach(short)] == [2, 1]
     f.index.check()
     assert not list(f.index.nodes())
-    assert not f.index._roots
+    assert not f.index._nodes
 
 
 def break_digest(f):
@@ -101,7 +102,7 @@ def break_listing(f):
 
 
 def break_strand(f):
-    _node, _ = f.index.extend("", prompt(48), [7, 8, 9])
+    _node, _ = f.index.extend(f.index.chain(""), prompt(48), [7, 8, 9])
 
 
 @pytest.mark.parametrize("damage", [break_digest, break_position, break_tail, break_listing, break_strand])

@@ -108,14 +108,14 @@ def test_the_mark_in_use_outlives_pressure_and_others_go_by_age():
 
 
 def test_a_hit_refreshes_only_the_mark_that_it_used():
-    cache = manager(total=4 * SLOT + 30 * PAGE)
+    cache = manager(total=4 * SLOT + 30 * PAGE, policy="lru")
     run(cache, text(20), keep=True)
     run(cache, text(60), marks=[], keep=True)  # used the first one
     run(cache, text(30, 900), keep=True)
     lease = cache.begin("", text(70))
     assert lease.cached == 60
     cache.started(lease)
-    assert [m.position for m in cache._recency.values()] == [20, 30, 60]
+    assert [m.position for m in sorted(cache.index.marks(), key=lambda m: m.clock)] == [20, 30, 60]
 
 
 def test_two_sequences_that_computed_the_same_prefix_end_up_sharing_pages():
@@ -205,7 +205,7 @@ class Histories(RuleBasedStateMachine):
         if keep:
             end = len(tokens)
             self.cache.retire(lease, tokens, end, stamps(self.cache, salt, tokens, end), "end")
-            self.stored[self.cache.index.digest_at(salt, tokens, end)] = (salt, tokens.tobytes())
+            self.stored[self.cache.index.chain(salt).at(tokens, end)] = (salt, tokens.tobytes())
             assert self.cache.find(salt, np.append(tokens, ids(9))).position >= end
         else:
             self.cache.release(lease)

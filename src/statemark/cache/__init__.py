@@ -5,8 +5,8 @@ run it.
 """
 
 from statemark.cache.budget import Budget
-from statemark.cache.digest import PAGE_TOKENS, roll_stamp, stamp_seed
-from statemark.cache.index import Lookup, Mark, PrefixIndex
+from statemark.cache.digest import PAGE_TOKENS, PrefixChain, roll_stamp, stamp_seed
+from statemark.cache.index import Head, Lookup, Mark, PrefixIndex
 from statemark.cache.manager import CacheManager, Lease
 from statemark.cache.plan import plan_marks
 
@@ -14,9 +14,11 @@ __all__ = [
     "PAGE_TOKENS",
     "Budget",
     "CacheManager",
+    "Head",
     "Lease",
     "Lookup",
     "Mark",
+    "PrefixChain",
     "PrefixIndex",
     "plan_marks",
     "roll_stamp",

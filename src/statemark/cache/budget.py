@@ -51,6 +51,24 @@ class IdPool:
         self._warm.append(item)
         return True
 
+    def retain_all(self, items: list[int]) -> None:
+        """One more reference on each: a long prompt shares thousands of pages."""
+        refs = self._refs
+        try:
+            for item in items:
+                refs[item] += 1
+        except KeyError as error:
+            raise IntegrityError(f"{self.name} {error} is free and can't be shared") from None
+
+    def drop_all(self, items: list[int]) -> None:
+        refs = self._refs
+        for item in items:
+            left = refs.get(item, 0)
+            if left > 1:
+                refs[item] = left - 1
+            else:
+                self.drop(item)
+
     def _take(self) -> int:
         if self._warm:
             item = self._warm.pop()

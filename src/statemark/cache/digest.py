@@ -12,7 +12,10 @@ import hashlib
 import numpy as np
 import numpy.typing as npt
 
+from statemark.errors import IntegrityError
+
 PAGE_TOKENS = 16
+_PAGE_RAW = 4 * PAGE_TOKENS  # bytes of a page's token ids
 _STAMP_FACTOR = 0x9E3779B97F4A7C15  # odd, so that no information is shifted out; the kernels use the same
 _MASK = (1 << 64) - 1
 _BLOCK = 1024
@@ -32,6 +35,44 @@ def root_digest(fingerprint: str, salt: str) -> bytes:
 def chain(parent: bytes, tokens: bytes) -> bytes:
     """Digest of a prefix that extends the prefix of digest `parent` by `tokens` (int32, little endian)."""
     return hashlib.blake2b(tokens, digest_size=16, key=parent).digest()
+
+
+class PrefixChain:
+    """The page digests of one growing token sequence, each computed once: lookups and marks of it share them.
+
+    Every call must be given the same sequence, at most longer than before.
+    """
+
+    __slots__ = ("_pages", "root")
+
+    def __init__(self, root: bytes, pages: list[bytes] | None = None) -> None:
+        self.root = root
+        self._pages = pages if pages is not None else []
+
+    def page(self, tokens: Tokens, count: int) -> bytes:
+        """Digest of the first `count` pages."""
+        pages = self._pages
+        done = len(pages)
+        if done < count:
+            digest = pages[-1] if pages else self.root
+            raw = tokens[done * PAGE_TOKENS : count * PAGE_TOKENS].tobytes()
+            if len(raw) != (count - done) * _PAGE_RAW:
+                raise IntegrityError(f"digest of {count} pages asked of {len(tokens)} tokens")
+            for start in range(0, len(raw), _PAGE_RAW):
+                digest = chain(digest, raw[start : start + _PAGE_RAW])
+                pages.append(digest)
+        return pages[count - 1] if count else self.root
+
+    def at(self, tokens: Tokens, position: int) -> bytes:
+        """Digest of the first `position` tokens."""
+        full = position // PAGE_TOKENS
+        digest = self.page(tokens, full)
+        tail = tokens[full * PAGE_TOKENS : position].tobytes()
+        return chain(digest, tail) if tail else digest
+
+    def fork(self, pages: int) -> PrefixChain:
+        """The chain of another sequence whose first `pages` pages are the same."""
+        return PrefixChain(self.root, self._pages[:pages])
 
 
 def stamp_seed(root: bytes) -> int:

@@ -6,7 +6,8 @@
            └─ marks at positions [16 * depth, 16 * depth + 15]: tail token ids, tail page, slot, stamp
 
 A node lives while a mark or a deeper node hangs on it: a page that no mark can use is dead weight for a hybrid model
-(there is no state to resume from), so it goes with the last mark below it.
+(there is no state to resume from), so it goes with the last mark below it. Marks are linked to each other as well:
+`parent` is the deepest other mark on the same path, which is where a request would resume if this one went.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from statemark.cache.digest import PAGE_TOKENS, Tokens, chain, root_digest
+from statemark.cache.digest import PAGE_TOKENS, PrefixChain, Tokens, chain, root_digest
 from statemark.errors import IntegrityError
 
+_RAW = 4 * PAGE_TOKENS
 
-@dataclass(eq=False)
+
+@dataclass(eq=False, slots=True)
 class Node:
-    """A full page of some prefix, or the empty prefix (`parent` and `page` None)."""
+    """A full page of some prefix, or the empty prefix (`parent` and `page` None).
+
+    `evicted`: a mark that hung here was evicted; says why tokens are lost.
+    """
 
     digest: bytes
     depth: int
@@ -31,9 +35,19 @@ class Node:
     page: int | None
     children: dict[bytes, Node] = field(default_factory=dict)
     marks: list[Mark] = field(default_factory=list)
+    evicted: bool = False
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
+class Head:
+    """The marks that one request made. `superseded` once a later request of its conversation has gone further."""
+
+    prompt_tokens: int = 0
+    superseded: bool = False
+    marks: list[Mark] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
 class Mark:
     """An immutable recurrent state and exactly the prefix it has consumed: `digest`, `position` tokens, `stamp`."""
 
@@ -46,17 +60,29 @@ class Mark:
     tail_page: int | None
     kind: str
     pins: int = 0
+    parent: Mark | None = None
+    children: dict[Mark, None] = field(default_factory=dict)
+    head: Head = field(default_factory=Head)
+    hits: int = 0  # uses by requests that branch off here; going on with a conversation isn't counted
+    clock: float = 0.0  # the eviction order's time of the last use
+    entry: int = 0  # the eviction order's number of the valid entry; 0: none
+
+    @property
+    def gain(self) -> int:
+        """Tokens that a hit here saves over a hit on the nearest mark before it."""
+        return self.position - (self.parent.position if self.parent is not None else 0)
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """What a prompt finds. `page_match`: tokens covered by shared full pages; `mark`: the deepest usable mark.
+    """What a prompt finds. `mark`: the deepest usable mark; `shared`: tokens that cached pages have in common with it.
 
-    `path`: the shared nodes below the root, one a page, as far as the pages match.
+    `path`: the shared nodes below the root, one a page, as far as full pages match.
     """
 
     mark: Mark | None
     path: tuple[Node, ...]
+    shared: int = 0
 
     @property
     def page_match(self) -> int:
@@ -72,11 +98,14 @@ class PrefixIndex:
 
     def __init__(self, fingerprint: str) -> None:
         self._fingerprint = fingerprint
-        self._roots: dict[bytes, Node] = {}
+        self._nodes: dict[bytes, Node] = {}  # roots too
         self._marks: dict[bytes, Mark] = {}
 
     def root(self, salt: str) -> bytes:
         return root_digest(self._fingerprint, salt)
+
+    def chain(self, salt: str) -> PrefixChain:
+        return PrefixChain(self.root(salt))
 
     def __len__(self) -> int:
         return len(self._marks)
@@ -85,128 +114,208 @@ class PrefixIndex:
         return iter(self._marks.values())
 
     def nodes(self) -> Iterator[Node]:
-        """Every node that holds a page, parents before children."""
-        stack = list(self._roots.values())
-        while stack:
-            node = stack.pop()
-            if node.page is not None:
-                yield node
-            stack.extend(node.children.values())
+        """Every node that holds a page."""
+        return (node for node in self._nodes.values() if node.page is not None)
 
     def find(self, digest: bytes) -> Mark | None:
         return self._marks.get(digest)
 
-    def lookup(self, salt: str, tokens: Tokens, limit: int) -> Lookup:
+    # --- lookup ---------------------------------------------------------------------------------------------
+
+    def lookup(self, prefix: PrefixChain, tokens: Tokens, limit: int) -> Lookup:
         """The deepest mark at or below `limit` tokens whose prefix equals that of `tokens`.
 
         Token ids are compared as well as digests, so a collision can't turn into a hit.
         """
-        node = self._roots.get(self.root(salt))
-        best: Mark | None = None
-        path: list[Node] = []
+        root = self._nodes.get(prefix.root)
+        if root is None:
+            return Lookup(None, ())
         raw = tokens.tobytes()
-        while node is not None:
-            start = node.depth * PAGE_TOKENS
+        path = self._matched(prefix, tokens, raw)
+        last = path[-1] if path else root
+        rest = raw[_RAW * last.depth : _RAW * (last.depth + 1)]
+        ends = [*(child.tokens for child in last.children.values()), *(mark.tail for mark in last.marks)]
+        shared = last.depth * PAGE_TOKENS + max((_common(rest, end) for end in ends), default=0)
+        best: Mark | None = None
+        node: Node | None = last
+        while best is None and node is not None:
             for mark in node.marks:
-                if (best is None or mark.position > best.position) and mark.position <= limit:
-                    tail = raw[4 * start : 4 * mark.position]
-                    if tail == mark.tail:
+                if mark.position <= limit and (best is None or mark.position > best.position):
+                    start = _RAW * node.depth
+                    if raw[start : start + len(mark.tail)] == mark.tail:
                         best = mark
-            page = raw[4 * start : 4 * (start + PAGE_TOKENS)]
-            if len(page) < 4 * PAGE_TOKENS:
-                break
-            node = node.children.get(chain(node.digest, page))
-            if node is not None:
-                if node.tokens != page:
-                    break
-                path.append(node)
-        return Lookup(best, tuple(path))
+            node = node.parent
+        return Lookup(best, tuple(path), shared)
 
-    def digest_at(self, salt: str, tokens: Tokens, position: int) -> bytes:
-        """Digest of the first `position` tokens."""
-        digest = self.root(salt)
-        raw = np.ascontiguousarray(tokens[:position]).tobytes()
-        for start in range(0, 4 * position, 4 * PAGE_TOKENS):
-            digest = chain(digest, raw[start : start + 4 * PAGE_TOKENS])
-        return digest
+    def _matched(self, prefix: PrefixChain, tokens: Tokens, raw: bytes) -> list[Node]:
+        """The nodes of the longest cached path, shallow first. A node's ancestors exist, so halving finds its end."""
+        low, high = 0, len(tokens) // PAGE_TOKENS
+        while low < high:
+            middle = (low + high + 1) // 2
+            if prefix.page(tokens, middle) in self._nodes:
+                low = middle
+            else:
+                high = middle - 1
+        path: list[Node] = []
+        node: Node | None = self._nodes[prefix.page(tokens, low)]
+        while node is not None and node.page is not None:
+            path.append(node)
+            node = node.parent
+        path.reverse()
+        if b"".join([node.tokens for node in path]) != raw[: _RAW * low]:
+            different = (i for i, node in enumerate(path) if node.tokens != raw[_RAW * i : _RAW * (i + 1)])
+            del path[next(different) :]
+        return path
 
-    def extend(self, salt: str, tokens: Tokens, pages: list[int]) -> tuple[Node, list[Node]]:
-        """The node of the full pages `pages` that hold `tokens` (16 ids a page), made where it doesn't exist yet.
+    # --- change ---------------------------------------------------------------------------------------------
+
+    def extend(self, prefix: PrefixChain, tokens: Tokens, pages: list[int]) -> tuple[Node, list[Node]]:
+        """The node of the full pages `pages` that hold the first of `tokens`, made where it doesn't exist yet.
 
         Returns it and the nodes that are new; the caller owns the references that they hold on their pages.
         """
-        root = self.root(salt)
-        node = self._roots.get(root)
+        known = len(pages)
+        digest = prefix.page(tokens, known)
+        while digest not in self._nodes and known:
+            known -= 1
+            digest = prefix.page(tokens, known)
+        node = self._nodes.get(digest)
         if node is None:
-            node = self._roots[root] = Node(root, 0, b"", None, None)
-        raw = tokens.tobytes()
-        if len(raw) != 4 * PAGE_TOKENS * len(pages):
-            raise IntegrityError(f"{len(pages)} pages given for {len(tokens)} tokens")
+            node = self._nodes[digest] = Node(digest, 0, b"", None, None)
+        elif known and node.tokens != tokens[(known - 1) * PAGE_TOKENS : known * PAGE_TOKENS].tobytes():
+            raise IntegrityError(f"digest collision at token {known * PAGE_TOKENS}")
+        raw = tokens[known * PAGE_TOKENS : len(pages) * PAGE_TOKENS].tobytes()
         new = []
-        for i, page in enumerate(pages):
-            part = raw[4 * PAGE_TOKENS * i : 4 * PAGE_TOKENS * (i + 1)]
-            digest = chain(node.digest, part)
-            child = node.children.get(digest)
-            if child is None:
-                child = node.children[digest] = Node(digest, node.depth + 1, part, node, page)
-                new.append(child)
-            elif child.tokens != part:
-                raise IntegrityError(f"digest collision at token {node.depth * PAGE_TOKENS}")
+        for i in range(known, len(pages)):
+            digest = prefix.page(tokens, i + 1)
+            part = raw[_RAW * (i - known) : _RAW * (i - known + 1)]
+            child = Node(digest, i + 1, part, node, pages[i])
+            self._nodes[digest] = node.children[digest] = child
+            new.append(child)
             node = child
         return node, new
 
     def attach(self, mark: Mark) -> None:
         if mark.digest in self._marks:
             raise IntegrityError(f"a mark at {mark.position} of this prefix exists already")
+        parent = _above(mark)
+        below = list(_below(mark, parent))
         self._marks[mark.digest] = mark
         mark.node.marks.append(mark)
+        mark.parent = parent
+        if parent is not None:
+            parent.children[mark] = None
+        for child in below:
+            if parent is not None:
+                del parent.children[child]
+            child.parent = mark
+            mark.children[child] = None
 
     def detach(self, mark: Mark) -> list[Node]:
         """Remove a mark; returns the nodes that nothing needs any more, deepest first, already unlinked."""
         del self._marks[mark.digest]
         mark.node.marks.remove(mark)
+        parent = mark.parent
+        if parent is not None:
+            del parent.children[mark]
+        for child in mark.children:
+            child.parent = parent
+            if parent is not None:
+                parent.children[child] = None
         return self.prune(mark.node)
 
     def prune(self, node: Node) -> list[Node]:
         dead = []
         while not node.marks and not node.children:
+            del self._nodes[node.digest]
             if node.parent is None:
-                del self._roots[node.digest]
                 break
             dead.append(node)
             del node.parent.children[node.digest]
             node = node.parent
         return dead
 
+    # --- check ----------------------------------------------------------------------------------------------
+
     def check(self) -> None:
         """Raise IntegrityError unless links, digests and positions agree with each other."""
-        seen = set()
-        for root in self._roots.values():
-            if not root.children and not root.marks:
-                raise IntegrityError("an empty root was kept")
-            stack = [root]
-            while stack:
-                node = stack.pop()
-                for mark in node.marks:
-                    seen.add(mark.digest)
-                    tail = mark.position - node.depth * PAGE_TOKENS
-                    if (
-                        not 0 <= tail < PAGE_TOKENS
-                        or len(mark.tail) != 4 * tail
-                        or (mark.tail_page is None) != (tail == 0)
-                    ):
-                        raise IntegrityError(f"mark at {mark.position} hangs on a page that ends at {node.depth * 16}")
-                    if mark.digest != (chain(node.digest, mark.tail) if tail else node.digest):
-                        raise IntegrityError(f"mark at {mark.position} carries another prefix's digest")
-                    if self._marks.get(mark.digest) is not mark:
-                        raise IntegrityError(f"mark at {mark.position} is linked but not listed")
-                for digest, child in node.children.items():
-                    if child.digest != digest or digest != chain(node.digest, child.tokens):
-                        raise IntegrityError(f"page {child.page} carries another prefix's digest")
-                    if child.parent is not node or child.depth != node.depth + 1 or child.page is None:
-                        raise IntegrityError(f"page {child.page} is linked to the wrong parent")
-                    if not child.children and not child.marks:
-                        raise IntegrityError(f"page {child.page} is stranded: no mark can use it")
-                    stack.append(child)
-        if len(seen) != len(self._marks):
-            raise IntegrityError(f"{len(self._marks)} marks listed, {len(seen)} linked")
+        seen = 0
+        for digest, node in self._nodes.items():
+            if node.digest != digest:
+                raise IntegrityError(f"page {node.page} is listed under another digest")
+            if not node.children and not node.marks:
+                raise IntegrityError(f"page {node.page} is stranded: no mark can use it")
+            if (node.parent is None) != (node.page is None) or (node.parent is None) != (node.depth == 0):
+                raise IntegrityError(f"page {node.page} at depth {node.depth} has lost its place")
+            if node.parent is not None:
+                if node.parent.children.get(digest) is not node or node.depth != node.parent.depth + 1:
+                    raise IntegrityError(f"page {node.page} is linked to the wrong parent")
+                if self._nodes.get(node.parent.digest) is not node.parent:
+                    raise IntegrityError(f"page {node.page} hangs on a node that is gone")
+                if digest != chain(node.parent.digest, node.tokens):
+                    raise IntegrityError(f"page {node.page} carries another prefix's digest")
+            for mark in node.marks:
+                seen += 1
+                self._check_mark(mark, node)
+        if seen != len(self._marks):
+            raise IntegrityError(f"{len(self._marks)} marks listed, {seen} linked")
+
+    def _check_mark(self, mark: Mark, node: Node) -> None:
+        tail = mark.position - node.depth * PAGE_TOKENS
+        if not 0 <= tail < PAGE_TOKENS or len(mark.tail) != 4 * tail or (mark.tail_page is None) != (tail == 0):
+            raise IntegrityError(f"mark at {mark.position} hangs on a page that ends at {node.depth * PAGE_TOKENS}")
+        if mark.node is not node or mark.digest != (chain(node.digest, mark.tail) if tail else node.digest):
+            raise IntegrityError(f"mark at {mark.position} carries another prefix's digest")
+        if self._marks.get(mark.digest) is not mark:
+            raise IntegrityError(f"mark at {mark.position} is linked but not listed")
+        if mark.parent is not _above(mark) or any(child.parent is not mark for child in mark.children):
+            raise IntegrityError(f"mark at {mark.position} is linked to the wrong mark before it")
+        if mark.parent is not None and mark not in mark.parent.children:
+            raise IntegrityError(f"mark at {mark.position} is missing among those after {mark.parent.position}")
+
+
+def _common(a: bytes, b: bytes) -> int:
+    """How many token ids (4 bytes each) two pages begin with alike."""
+    if a[:4] != b[:4]:
+        return 0
+    count = min(len(a), len(b)) // 4
+    if a[: 4 * count] == b[: 4 * count]:
+        return count
+    return next(i for i in range(count) if a[4 * i : 4 * i + 4] != b[4 * i : 4 * i + 4])
+
+
+def _above(mark: Mark) -> Mark | None:
+    """The deepest other mark on the path to this one."""
+    node: Node | None = mark.node
+    onward = mark.tail
+    while node is not None:
+        best: Mark | None = None
+        for other in node.marks:
+            if (
+                len(other.tail) < len(onward)
+                and onward.startswith(other.tail)
+                and (best is None or other.position > best.position)
+            ):
+                best = other
+        if best is not None:
+            return best
+        onward, node = node.tokens, node.parent
+    return None
+
+
+def _below(mark: Mark, parent: Mark | None) -> Iterator[Mark]:
+    """The nearest marks after this new one on every path through it: so far, `parent` was the one before them."""
+    for other in mark.node.marks:
+        if other.parent is parent and len(other.tail) > len(mark.tail) and other.tail.startswith(mark.tail):
+            yield other
+    nodes = [child for child in mark.node.children.values() if child.tokens.startswith(mark.tail)]
+    nodes = [child for child in nodes if not _passed(mark.node, child, mark.tail)]
+    while nodes:
+        node = nodes.pop()
+        yield from (other for other in node.marks if other.parent is parent)
+        nodes += (child for child in node.children.values() if not _passed(node, child))
+
+
+def _passed(node: Node, child: Node, after: bytes | None = None) -> bool:
+    """Whether a mark of `node` (with a tail longer than `after`) lies on the path to `child`."""
+    return any(child.tokens.startswith(m.tail) for m in node.marks if after is None or len(m.tail) > len(after))

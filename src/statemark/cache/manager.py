@@ -19,11 +19,17 @@ import numpy as np
 import numpy.typing as npt
 
 from statemark.cache.budget import Budget
-from statemark.cache.digest import PAGE_TOKENS, Tokens, roll_stamp, stamp_seed
-from statemark.cache.index import Lookup, Mark, Node, PrefixIndex
+from statemark.cache.digest import PAGE_TOKENS, PrefixChain, Tokens, roll_stamp, stamp_seed
+from statemark.cache.index import Head, Lookup, Mark, Node, PrefixIndex
+from statemark.cache.integrity import check_holders
+from statemark.cache.plan import NEAR_END, plan_marks
+from statemark.cache.value import HEADS, EvictionOrder
 from statemark.errors import IntegrityError
 
 Stamps = npt.NDArray[np.uint64]
+
+_CONTINUES = 2 * NEAR_END  # a hit this close to the end of the prompt that made the mark goes on with its conversation
+_JUNCTION = PAGE_TOKENS  # tokens that a junction must save to be worth a mark
 
 
 @dataclass(eq=False)
@@ -31,14 +37,18 @@ class Lease:
     """What one running sequence holds. `cached`: tokens that it didn't have to compute."""
 
     salt: str
+    chain: PrefixChain
     pages: list[int]
     slot: int
     cached: int
     stamp: int
     stamp_position: int
+    head: Head
     source: Mark | None = None
     page_copy: tuple[int, int] | None = None
     lookup: Lookup | None = None
+    continues: Head | None = None  # the conversation's last request, superseded once this one's prompt end is a mark
+    shared_pages: int = 0  # that many of `pages` are the index's
     closed: bool = field(default=False, repr=False)
 
     def stamp_at(self, tokens: Tokens, position: int) -> int:
@@ -53,47 +63,86 @@ class Lease:
 
 
 class CacheManager:
-    """Leases and marks under one byte budget; least recently used marks go first."""
+    """Leases and marks under one byte budget; what saves least for its bytes goes first (see value.py)."""
 
-    def __init__(self, budget: Budget, fingerprint: str, *, enabled: bool = True) -> None:
+    def __init__(self, budget: Budget, fingerprint: str, *, enabled: bool = True, policy: str = "value") -> None:
         self.budget = budget
         self.index = PrefixIndex(fingerprint)
         self.enabled = enabled
         self.counters: Counter[str] = Counter()
-        self._recency: dict[bytes, Mark] = {}  # insertion order is the order of use, oldest first
+        self.order = EvictionOrder(policy, budget.pages.item_bytes, budget.slots.item_bytes)
+        # A request may not turn the whole cache over for its own marks.
+        self.marks_per_request = max(8, budget.slots.capacity // 4)
+        # Marks of history so far apart cost as much as the pages between them.
+        self._spacing = max(32, -(-budget.slots.item_bytes // budget.pages.item_bytes)) * PAGE_TOKENS
 
     # --- leases ---------------------------------------------------------------------------------------------
 
-    def find(self, salt: str, tokens: Tokens) -> Lookup:
+    def find(self, salt: str, tokens: Tokens, chain: PrefixChain | None = None) -> Lookup:
         """The deepest mark that leaves at least one token to compute (its logits are what the caller wants)."""
-        return self.index.lookup(salt, tokens, len(tokens) - 1)
+        return self.index.lookup(chain or self.index.chain(salt), tokens, len(tokens) - 1)
 
-    def begin(self, salt: str, tokens: Tokens, *, use_cache: bool = True) -> Lease | None:
-        """A lease for a sequence that starts with `tokens`, from the deepest usable mark; None if there is no room."""
-        found = self.find(salt, tokens) if self.enabled and use_cache else Lookup(None, ())
+    def begin(
+        self, salt: str, tokens: Tokens, *, use_cache: bool = True, chain: PrefixChain | None = None
+    ) -> Lease | None:
+        """A lease for a sequence that starts with `tokens`, from the deepest usable mark; None if there is no room.
+
+        `chain`, if given, is the one that `index.chain` made for this sequence: it remembers digests between calls.
+        """
+        chain = chain or self.index.chain(salt)
+        found = self.find(salt, tokens, chain) if self.enabled and use_cache else Lookup(None, ())
         mark = found.mark
         if mark is not None:
-            mark.pins += 1  # making room below must not evict it
+            self._pin(mark)  # making room below must not evict it
         slot = self._slot()
         head = self._page() if slot is not None and mark is not None and mark.tail_page is not None else None
         if slot is None or (mark is not None and mark.tail_page is not None and head is None):
             if slot is not None:
                 self.budget.slots.drop(slot)
             if mark is not None:
-                mark.pins -= 1
+                self._unpin(mark)
             return None
         if mark is None:
-            seed = stamp_seed(self.index.root(salt))
-            return Lease(salt, [], slot, 0, seed, 0, lookup=found)
-        pages = [n.page for n in found.path[: mark.position // PAGE_TOKENS] if n.page is not None]
-        for page in pages:
-            self.budget.pages.retain(page)
-        copy = None
-        if head is not None and mark.tail_page is not None:
-            pages.append(head)
-            copy = (mark.tail_page, head)
-        self._touch(mark)
-        return Lease(salt, pages, slot, mark.position, mark.stamp, mark.position, mark, copy, found)
+            seed = stamp_seed(chain.root)
+            lease = Lease(salt, chain, [], slot, 0, seed, 0, Head(len(tokens)), lookup=found)
+        else:
+            pages = [n.page for n in found.path[: mark.position // PAGE_TOKENS] if n.page is not None]
+            self.budget.pages.retain_all(pages)
+            shared = len(pages)
+            copy = None
+            if head is not None and mark.tail_page is not None:
+                pages.append(head)
+                copy = (mark.tail_page, head)
+            own, continues = self._conversation(mark, len(tokens))
+            lease = Lease(
+                salt, chain, pages, slot, mark.position, mark.stamp, mark.position, own, mark, copy, found, continues,
+                shared,
+            )  # fmt: skip
+        if use_cache and self.enabled:
+            self._count(found, len(tokens))
+        return lease
+
+    def _conversation(self, mark: Mark, prompt_tokens: int) -> tuple[Head, Head | None]:
+        """Whose marks a request that resumes at `mark` goes on with: (where its own are listed, whom it supersedes)."""
+        if mark.kind == "preempt":
+            return mark.head, None
+        if mark.position == prompt_tokens - 1:  # asked again: this prompt's end stays the last one
+            mark.hits += 1
+            return Head(prompt_tokens), None
+        if mark.kind in HEADS or (mark.kind != "system" and mark.position >= mark.head.prompt_tokens - _CONTINUES):
+            if mark.head.superseded:
+                mark.hits += 1  # the conversation went on from here before: this is a branch
+            return Head(prompt_tokens), mark.head
+        mark.hits += 1
+        return Head(prompt_tokens), None
+
+    def _count(self, found: Lookup, prompt_tokens: int) -> None:
+        self.counters["lookups"] += 1
+        lost = min(found.shared, prompt_tokens - 1) - found.position
+        if lost > 0:
+            at = found.position // PAGE_TOKENS
+            reason = "evicted" if any(node.evicted for node in found.path[at:]) else "unmarked"
+            self.counters[f"tokens_lost_{reason}"] += lost
 
     def grow(self, lease: Lease, tokens: int) -> bool:
         """Make the lease's pages cover `tokens` tokens; False when there is no room (what it got stays)."""
@@ -107,7 +156,7 @@ class CacheManager:
     def started(self, lease: Lease) -> None:
         """The first step has read the source mark and copied its page: neither is needed any more."""
         if lease.source is not None:
-            lease.source.pins -= 1
+            self._unpin(lease.source, used=True)
             lease.source = None
         lease.page_copy = None
 
@@ -126,15 +175,26 @@ class CacheManager:
             raise IntegrityError("a lease was released twice")
         lease.closed = True
         self.started(lease)
-        for page in lease.pages:
-            self.budget.pages.drop(page)
+        self.budget.pages.drop_all(lease.pages)
         lease.pages.clear()
 
     # --- marks ----------------------------------------------------------------------------------------------
 
-    def mark_slot(self) -> int | None:
-        """A slot for a mark to be written by the next step; hand it to `publish` or `drop_slot`."""
-        return self._slot() if self.enabled else None
+    def plan(self, lease: Lease, prompt_tokens: int, turns: tuple[int, ...] = ()) -> list[tuple[int, str]]:
+        """Positions to mark while the rest of this prompt is computed, ascending, with their kind."""
+        found = lease.lookup
+        junction = found.shared if found is not None and found.shared - lease.cached >= _JUNCTION else None
+        limit = self.marks_per_request
+        return plan_marks(prompt_tokens, turns, lease.cached, limit, junction=junction, spacing=self._spacing)
+
+    def mark_slot(self, kind: str | None = None, gain: int = 0) -> int | None:
+        """A slot for a mark to be written by the next step; hand it to `publish` or `drop_slot`.
+
+        With a kind, and the tokens that the mark would save, it pushes out only what is worth less.
+        """
+        if not self.enabled:
+            return None
+        return self._slot(self.order.candidate(kind, gain) if kind is not None else None)
 
     def drop_slot(self, slot: int) -> None:
         self.budget.slots.drop(slot)
@@ -155,37 +215,56 @@ class CacheManager:
         full = position // PAGE_TOKENS
         if len(lease.pages) * PAGE_TOKENS < position:
             raise IntegrityError(f"mark at {position} refused: pages cover {len(lease.pages) * PAGE_TOKENS} tokens")
-        node, new = self.index.extend(lease.salt, tokens[: full * PAGE_TOKENS], lease.pages[:full])
+        node, new = self.index.extend(lease.chain, tokens, lease.pages[:full])
         for fresh in new:
             if fresh.page is not None:
                 self.budget.pages.retain(fresh.page)
         self._share(lease, node)
-        digest = self.index.digest_at(lease.salt, tokens, position)
-        known = self.index.find(digest)
-        if known is not None:
+        digest = lease.chain.at(tokens, position)
+        mark = self.index.find(digest)
+        if mark is not None:
             self.budget.slots.drop(slot)
-            self._touch(known)
-            return known
-        tail = tokens[full * PAGE_TOKENS : position].tobytes()
-        tail_page = lease.pages[full] if tail else None
-        if tail_page is not None:
-            self.budget.pages.retain(tail_page)
-        mark = Mark(digest, position, expected, slot, node, tail, tail_page, kind)
-        self.index.attach(mark)
-        self._recency[digest] = mark
-        self.counters["marks_published"] += 1
+            if kind in HEADS:  # it is this request's now
+                mark.kind = kind
+            mark.head.marks.remove(mark)
+        else:
+            tail = tokens[full * PAGE_TOKENS : position].tobytes()
+            tail_page = lease.pages[full] if tail else None
+            if tail_page is not None:
+                self.budget.pages.retain(tail_page)
+            mark = Mark(digest, position, expected, slot, node, tail, tail_page, kind)
+            self.index.attach(mark)
+            if mark.parent is not None:
+                self.order.update(mark.parent)  # no longer the last of its path
+            for child in mark.children:
+                self.order.update(child)
+            self.counters["marks_published"] += 1
+        mark.head = lease.head
+        lease.head.marks.append(mark)
+        self.order.touch(mark)
+        if kind in HEADS:
+            self._supersede(lease)
         return mark
+
+    def _supersede(self, lease: Lease) -> None:
+        """This request's prompt end is a mark: those of the request that it goes on from are history."""
+        old, lease.continues = lease.continues, None
+        if old is not None and old is not lease.head and not old.superseded:
+            old.superseded = True
+            for mark in old.marks:
+                self.order.update(mark)
 
     def _share(self, lease: Lease, node: Node) -> None:
         """Use the index's page where the lease computed its own copy of the same prefix: equal bits, half the bytes."""
         current: Node | None = node
-        while current is not None and current.page is not None:
+        while current is not None and current.page is not None and current.depth > lease.shared_pages:
             i = current.depth - 1
             if current.page != lease.pages[i]:
                 self.budget.pages.retain(current.page)
                 self.budget.pages.drop(lease.pages[i])
                 lease.pages[i] = current.page
             current = current.parent
+        lease.shared_pages = max(lease.shared_pages, node.depth)
 
     def discard(self, mark: Mark) -> None:
         """Drop a mark that turned out damaged. Nobody may be reading it."""
@@ -209,31 +288,43 @@ class CacheManager:
                 return None
         return page
 
-    def _slot(self) -> int | None:
+    def _slot(self, below: float | None = None) -> int | None:
         while (slot := self.budget.try_slot()) is None:
-            if not self._evict_one():
+            if not self._evict_one(below):
                 return None
         return slot
 
-    def _touch(self, mark: Mark) -> None:
-        self._recency[mark.digest] = self._recency.pop(mark.digest)
+    def _pin(self, mark: Mark) -> None:
+        mark.pins += 1
+        self.order.drop(mark)
 
-    def _evict_one(self) -> bool:
-        victim = next((m for m in self._recency.values() if not m.pins), None)
+    def _unpin(self, mark: Mark, *, used: bool = False) -> None:
+        mark.pins -= 1
+        if used:
+            self.order.touch(mark)
+        else:
+            self.order.update(mark)
+
+    def _evict_one(self, below: float | None = None) -> bool:
+        victim = self.order.pop(below)
         if victim is None:
             return False
+        victim.node.evicted = True
         self._evict(victim)
         self.counters["marks_evicted"] += 1
         return True
 
     def _evict(self, mark: Mark) -> None:
-        del self._recency[mark.digest]
+        self.order.drop(mark)
+        mark.head.marks.remove(mark)
         self.budget.slots.drop(mark.slot)
         if mark.tail_page is not None:
             self.budget.pages.drop(mark.tail_page)
         for node in self.index.detach(mark):
             if node.page is not None:
                 self.budget.pages.drop(node.page)
+        if mark.parent is not None and not mark.parent.children:
+            self.order.update(mark.parent)  # the last of its path now: it holds pages
 
     # --- checks ---------------------------------------------------------------------------------------------
 
@@ -244,28 +335,9 @@ class CacheManager:
         """
         self.budget.check()
         self.index.check()
-        pages: Counter[int] = Counter()
-        slots: Counter[int] = Counter(pending_slots or [])
-        pins: Counter[bytes] = Counter()
-        for lease in leases:
-            pages.update(lease.pages)
-            slots[lease.slot] += 1
-            if lease.source is not None:
-                pins[lease.source.digest] += 1
-        for node in self.index.nodes():
-            if node.page is not None:
-                pages[node.page] += 1
-        for mark in self.index.marks():
-            slots[mark.slot] += 1
-            if mark.tail_page is not None:
-                pages[mark.tail_page] += 1
-            if mark.pins != pins[mark.digest]:
-                raise IntegrityError(f"mark at {mark.position} has {mark.pins} pins, {pins[mark.digest]} readers")
-        if set(self._recency) != {m.digest for m in self.index.marks()}:
-            raise IntegrityError("the order of use lists other marks than the index")
-        for pool, held in ((self.budget.pages, pages), (self.budget.slots, slots)):
-            if dict(held) != pool.held():
-                wrong = {i for i in held.keys() | pool.held().keys() if held[i] != pool.refs(i)}
-                raise IntegrityError(f"{pool.name}s {sorted(wrong)[:8]} have another number of holders than references")
-        if any(n > 1 for n in slots.values()):
-            raise IntegrityError("a state slot has two owners")
+        wrong = self.order.check({m for m in self.index.marks() if not m.pins})
+        if wrong is not None:
+            raise IntegrityError(wrong)
+        sources = Counter(lease.source.digest for lease in leases if lease.source is not None)
+        slots = [lease.slot for lease in leases] + (pending_slots or [])
+        check_holders(self.budget, self.index, [lease.pages for lease in leases], slots, sources)

@@ -1,38 +1,71 @@
-"""Where a prompt's marks shall lie: decided before prefill, so that no chunk has to be cut for them."""
+"""Where a prompt's marks shall lie: decided before prefill, so that no chunk has to be cut for them.
+
+Owns positions and their kinds, in the order of their worth. Knows nothing of what is cached beside the two numbers
+that it is given: where the prompt resumes and where it leaves a cached path.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import pairwise
 
+NEAR_END = 256  # tokens before the prompt's end: reminders and tool notices that the next request changes
+_NEARER = 64  # where there is room: a last line that changes
+_END_REGION = (96, 512)  # a turn that lies this far before the end does as well
+_AMPLE = 24  # marks a request
+_FIRST = 512  # no history before this: computing so little again is cheap
 
-def plan_marks(prompt_tokens: int, turns: Iterable[int], start: int, limit: int) -> list[tuple[int, str]]:
+
+def plan_marks(
+    prompt_tokens: int, turns: Iterable[int], start: int, limit: int, *, junction: int | None = None, spacing: int = 0
+) -> list[tuple[int, str]]:
     """Positions (tokens consumed) to mark in a prompt that is computed from `start` on, ascending, with their kind.
 
-    `replay` (P - 1) lets the same prompt be asked again for one token; it comes first when `limit` is small. `turn`
-    positions are ends of chat messages; when they are too many, the last one, the first one (after system and tools,
-    shared by every conversation of an agent), ones whose positions double, and then the latest ones stay: wherever the
-    next request diverges, at most half of the shared span is lost, as far as messages end there and room allows.
+    By falling worth, as far as `limit` allows:
+    - replay: P - 1, so that the same prompt can be asked again for one token;
+    - junction: where it leaves a cached path without a mark, to the token;
+    - the last turn, before the generation header; system: the first one, which every conversation of an agent shares;
+    - near end, unless a turn lies there;
+    - turns whose positions double, then history in the gaps that are left: wherever the next request diverges, at most
+      half of the shared span is lost;
+    - a second near end, nearer, if there is ample room;
+    - history every `spacing` tokens (0: none), then the latest turns.
     """
     replay = prompt_tokens - 1
-    if limit < 1:
-        return []
     inside = sorted({p for p in turns if start < p < replay})
-    marks = [(p, "turn") for p in _thin(inside, limit - 1)]
-    if replay > start:
-        marks.append((replay, "replay"))
-    return marks
+    first = min((p for p in turns if 0 < p < replay), default=0)
+    chosen: dict[int, str] = {}
 
+    def add(position: int, kind: str) -> None:
+        if start < position <= replay and len(chosen) < limit:
+            chosen.setdefault(position, kind)
 
-def _thin(positions: list[int], room: int) -> list[int]:
-    if len(positions) <= room:
-        return positions
-    kept: set[int] = set()
-    for p in [positions[-1], positions[0], *reversed(_doubling(positions)), *reversed(positions)]:
-        if len(kept) >= room:
-            break
-        kept.add(p)
-    return sorted(kept)
+    add(replay, "replay")
+    if junction is not None and junction < replay:
+        add(junction, "junction")
+    if inside:
+        add(inside[-1], "turn")
+        if inside[0] == first and len(inside) > 1:
+            add(first, "system")
+    if not any(_END_REGION[0] <= prompt_tokens - p <= _END_REGION[1] for p in inside):
+        add(prompt_tokens - NEAR_END, "near end")
+    if inside:
+        for position in reversed(_doubling(inside)):
+            add(position, "turn")
+    for position in _gaps(sorted({max(start, _FIRST), *chosen})):
+        add(position, "history")
+    if limit >= _AMPLE and prompt_tokens - start > 2 * _NEARER:
+        add(prompt_tokens - _NEARER, "near end")
+    if spacing:
+        step = spacing * max(1, -(-(prompt_tokens - start) // (spacing * max(1, limit - len(chosen)))))
+        kept = sorted({start, *chosen, *inside})
+        for position in range((start // step + 1) * step, prompt_tokens - _FIRST, step):
+            if _far(kept, position, step // 2):
+                add(position, "history")
+    for position in reversed(inside):
+        add(position, "turn")
+    return sorted(chosen.items())
 
 
 def _doubling(positions: list[int]) -> list[int]:
@@ -42,3 +75,19 @@ def _doubling(positions: list[int]) -> list[int]:
         if following > 2 * chosen[-1] and here > chosen[-1]:
             chosen.append(here)
     return chosen
+
+
+def _gaps(marks: list[int]) -> list[int]:
+    """Positions that cut every gap in which more than half could be lost, the deepest first."""
+    found = []
+    for low, high in pairwise(marks):
+        position = 2 * low
+        while position < high:
+            found.append(position)
+            position *= 2
+    return sorted(found, reverse=True)
+
+
+def _far(sorted_positions: list[int], position: int, distance: int) -> bool:
+    i = bisect_left(sorted_positions, position)
+    return all(abs(p - position) >= distance for p in sorted_positions[max(0, i - 1) : i + 1])

@@ -10,7 +10,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable
 
-from statemark.cache import PAGE_TOKENS, CacheManager, Lease, plan_marks
+from statemark.cache import PAGE_TOKENS, CacheManager, Lease
 from statemark.cache.manager import Stamps
 from statemark.engine.sequence import Chunk, Sequence, StepPlan
 from statemark.errors import IntegrityError
@@ -36,8 +36,6 @@ class Scheduler:
         self._stamps = stamps
         self._budget = max_num_batched_tokens
         self._max_seqs = max_num_seqs
-        # A request may not turn the whole cache over for its own marks.
-        self._marks_per_request = max(1, cache.budget.slots.capacity // 4)
 
     def add(self, seq: Sequence) -> None:
         self.waiting.append(seq)
@@ -123,11 +121,14 @@ class Scheduler:
             seq.cached = lease.cached
         seq.planned = []
         if self.cache.enabled and seq.request.use_cache:
-            seq.planned = plan_marks(seq.prompt_len, seq.request.turn_positions, lease.cached, self._marks_per_request)
+            seq.planned = self.cache.plan(lease, seq.prompt_len, seq.request.turn_positions)
+            seq.last_mark = lease.cached
         return True
 
     def _begin(self, seq: Sequence, read: bool) -> Lease | None:
-        lease = self.cache.begin(seq.request.cache_salt, seq.tokens, use_cache=read)
+        if seq.chain is None:
+            seq.chain = self.cache.index.chain(seq.request.cache_salt)
+        lease = self.cache.begin(seq.request.cache_salt, seq.tokens, use_cache=read, chain=seq.chain)
         if lease is not None and not self.cache.grow(lease, lease.cached + 1):
             self.cache.release(lease)
             return None
@@ -163,8 +164,9 @@ class Scheduler:
             position, kind = seq.planned.pop(0)
             if position <= chunk.start:
                 continue
-            slot = self.cache.mark_slot()
+            slot = self.cache.mark_slot(kind, position - seq.last_mark)
             if slot is None:
                 self.cache.counters["marks_without_room"] += 1
             else:
                 chunk.marks.append((position - chunk.start, slot, kind))
+                seq.last_mark = position

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from statemark.cache import PAGE_TOKENS, Lease
+from statemark.cache import PAGE_TOKENS, Lease, PrefixChain
 from statemark.cache.digest import Tokens
 from statemark.engine.request import EngineRequest
 
@@ -31,7 +31,9 @@ class Sequence:
         self.length = len(prompt)
         self.computed = 0
         self.lease: Lease | None = None
+        self.chain: PrefixChain | None = None
         self.planned: list[tuple[int, str]] = []
+        self.last_mark = 0  # where the newest of its marks lies: what the next one would save begins there
         self.cached: int | None = None  # tokens reused when it first started, for the caller
         self.failures = 0
 
