@@ -283,6 +283,15 @@ def test_a_failing_request_ends_alone():
         assert seen[(r.request_id, 0)].digest() == cold(r).digest()
 
 
+def test_choices_that_waited_for_a_failed_one_end_too():
+    x = ToyExecutor()
+    x.fail_on = "a"
+    e = engine(x)
+    e.add_request(request("a", text(9), n=3))
+    seen = drain(e)
+    assert {key: got.finish for key, got in seen.items()} == {("a", i): "error" for i in range(3)}
+
+
 def test_nan_logits_end_that_request_only():
     class Sick(ToyExecutor):
         def logits(self, rows):

@@ -168,7 +168,7 @@ class Engine:
             try:
                 self._commit(chunk, row)
             except IntegrityError as error:
-                outputs.append(self._fail(chunk.seq, error))
+                outputs += self._fail(chunk.seq, error)
             else:
                 if chunk.samples:
                     ready.append((chunk, row + chunk.count - 1))
@@ -213,7 +213,7 @@ class Engine:
         outputs = []
         for seq, choice in zip(seqs, sampled, strict=True):
             if choice.error is not None:
-                outputs.append(self._fail(seq, RuntimeError(choice.error)))
+                outputs += self._fail(seq, RuntimeError(choice.error))
                 continue
             first = seq.generated == 0
             seq.failures = 0
@@ -263,22 +263,27 @@ class Engine:
         self._later.pop(request_id, None)
         self._prompt_logprobs.pop(request_id, None)
 
-    def _fail(self, seq: Sequence, error: Exception) -> StepOutput:
-        """End one sequence with an error; its state may be wrong, so nothing of it is kept."""
-        logger.error("request %s failed: %s", seq.request.request_id, error)
+    def _fail(self, seq: Sequence, error: Exception) -> list[StepOutput]:
+        """End one sequence with an error, and choices that waited for its prefill: they would fail in the same way.
+
+        The state may be wrong, so nothing of it is kept.
+        """
+        request_id = seq.request.request_id
+        logger.error("request %s failed: %s", request_id, error)
         if isinstance(error, IntegrityError):
             self.cache.counters["integrity_errors"] += 1
-        output = self._news(seq)
-        output.finish_reason, output.error = "error", str(error)
-        live = self._live.get(seq.request.request_id, {})
         self.scheduler.close(seq, None)
-        live.pop(seq.index, None)
-        for other in self._later.pop(seq.request.request_id, []):  # they would fail in the same way
-            live.pop(other.index, None)
+        live = self._live.get(request_id, {})
+        outputs = []
+        for ended in (seq, *self._later.pop(request_id, [])):
+            live.pop(ended.index, None)
+            output = self._news(ended)
+            output.finish_reason, output.error = "error", str(error)
+            outputs.append(output)
         if not live:
-            self._live.pop(seq.request.request_id, None)
-            self._forget(seq.request.request_id)
-        return output
+            self._live.pop(request_id, None)
+            self._forget(request_id)
+        return outputs
 
     def _step_failed(self, plan: StepPlan, error: Exception) -> list[StepOutput]:
         """A step raised: states may be half written, so all of it is dropped and computed again, one by one.
@@ -293,7 +298,7 @@ class Engine:
         if len(seqs) == 1:
             source = seqs[0].lease.source if seqs[0].lease is not None else None
             if not isinstance(error, IntegrityError) or source is None:
-                return [self._fail(seqs[0], error)]
+                return self._fail(seqs[0], error)
             logger.error("the mark at %d is damaged and was dropped: %s", source.position, error)
             self._requeue(seqs[0])
             self.cache.discard(source)
@@ -303,7 +308,7 @@ class Engine:
         for seq in reversed(seqs):
             seq.failures += 1
             if seq.failures > _MAX_FAILURES:
-                outputs.append(self._fail(seq, error))
+                outputs += self._fail(seq, error)
                 continue
             self._requeue(seq)
         return outputs
