@@ -7,7 +7,6 @@ import json
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -232,15 +231,10 @@ def test_what_is_in_use_can_be_asked(folder) -> None:
     assert llm.stats()["cache_bytes"] == 64 << 20
 
 
-def test_without_a_name_the_bundled_model_is_meant(folder, monkeypatch) -> None:
-    class Bundled:
-        @staticmethod
-        def path() -> Path:
-            return folder
-
-    monkeypatch.setitem(sys.modules, "statemark.bundled", Bundled)
+def test_without_a_name_the_bundled_model_is_meant(folder, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("statemark.bundled.path", lambda: folder)
     assert LLM(cache_memory="64MiB", num_threads=1).generate("a", GREEDY)[0].finished
-    monkeypatch.setitem(sys.modules, "statemark.bundled", None)
+    monkeypatch.setattr("statemark.bundled.path", lambda: tmp_path)
     with pytest.raises(ConfigurationError, match="none of its own") as caught:
         LLM()
     assert "make-model" in caught.value.hint

@@ -57,6 +57,7 @@ class Engine:
                 hint="every running request takes at least one token a step: raise the first or lower the second",
             )
         self.executor = executor
+        self.max_num_seqs = max_num_seqs
         self.notices: list[str] = []
         self.max_model_len = self._fit_length(cache_bytes, max_model_len)
         budget = Budget(

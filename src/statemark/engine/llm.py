@@ -6,7 +6,6 @@ Owns the checking of prompts, the loop over steps and the progress display. What
 from __future__ import annotations
 
 import hashlib
-import importlib
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from statemark import bundled
 from statemark.engine.outputs import OutputBuilder, RequestOutput, TextDelta
 from statemark.engine.params import SamplingParams
 from statemark.engine.progress import GenerationProgress
@@ -229,14 +229,13 @@ class LLM:
 
 def bundled_model() -> Path:
     """The folder of the model that comes with the package."""
-    try:
-        path: Path = importlib.import_module("statemark.bundled").path()
-    except ImportError:
+    folder = bundled.path()
+    if not (folder / "config.json").exists():
         raise ConfigurationError(
             "no model is named, and this installation has none of its own",
             hint="name a folder; `statemark make-model --like qwen3.5-0.8b --scale tiny ./tiny` writes one to try",
-        ) from None
-    return path
+        )
+    return folder
 
 
 def _derived_seed(seed: int, number: int) -> int:

@@ -18,7 +18,7 @@ from statemark.engine.text_engine import Progress, TextEngine, load_text_engine
 class LoadedModel:
     """See `ServedModel`."""
 
-    def __init__(self, text: TextEngine, name: str, max_num_seqs: int) -> None:
+    def __init__(self, text: TextEngine, name: str) -> None:
         self.text = text
         self.name = name
         self.created = int(time.time())
@@ -27,7 +27,7 @@ class LoadedModel:
         self.threads = text.threads
         self.fingerprint = f"statemark-{__version__}-{self.precision}-{self.isa}-{text.model.fingerprint[:16]}"
         self.max_model_len = text.max_model_len
-        self.max_num_seqs = max_num_seqs
+        self.max_num_seqs = text.engine.max_num_seqs
         self.notices: Sequence[str] = text.notices
         self.sampling_defaults: Mapping[str, Any] = text.sampling_defaults
         self.eos_token_ids = text.eos_token_ids
@@ -39,12 +39,11 @@ class LoadedModel:
         *,
         name: str | None = None,
         progress: Progress | None = None,
-        max_num_seqs: int = 16,
         **engine_arguments: Any,
     ) -> LoadedModel:
         """Load a folder or hub id; the name is its last part unless another is given."""
-        text = load_text_engine(path, progress=progress, max_num_seqs=max_num_seqs, **engine_arguments)
-        return cls(text, name or Path(path).resolve().name, max_num_seqs)
+        text = load_text_engine(path, progress=progress, **engine_arguments)
+        return cls(text, name or Path(path).resolve().name)
 
     def add(self, request: EngineRequest) -> None:
         self.text.add(request)
