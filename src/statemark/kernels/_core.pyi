@@ -1,4 +1,4 @@
-"""Types of the compiled module. Arrays are never converted: a wrong dtype is a TypeError, a wrong shape a ValueError."""
+"""Types of the compiled module. Arrays are never converted: a wrong dtype is a TypeError, a bad shape a ValueError."""
 
 from typing import Final, Literal
 
@@ -161,3 +161,8 @@ class Runtime:
     def attention(
         self, att: Attention, proj: F32, cos: F32, sin: F32, batch: Batch, arena: Arena, out: F32
     ) -> None: ...
+    def peak_products(self, rounds: int, bf16: bool) -> float:
+        """For benchmarks: multiply-adds from registers on all threads. Returns the floating-point operations done."""
+
+    def read_memory(self, m: Matrix) -> None:
+        """For benchmarks: read all whole MiB of a matrix once."""

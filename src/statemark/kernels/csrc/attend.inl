@@ -74,28 +74,31 @@ inline void unpack_values(const uint8_t* block, bool bf16, int64_t d, int count,
 
 template <int R>
 void score_rows(const float* q, int64_t d, const float* keys, float* scores) {
-  F acc[R][kScoreVecs];
-  load_tile<R, kScoreVecs>(acc, nullptr, 0);
-  for (int64_t i = 0; i < d; ++i) FloatWeights::step_strided<R, kScoreVecs>(q + i, d, keys + i * kPage, acc);
-  store_tile<R, kScoreVecs>(acc, scores, kKeyTile);
+  Chains<R, kScoreVecs> chains;
+  chains.clear();
+  for (int64_t i = 0; i < d; ++i) chains.advance_floats(q + i, d, keys + i * kPage);
+  chains.store(scores, kKeyTile);
 }
 
 // o = o * rescale + weights . values over `keys` keys, for R rows and kTileCols columns.
 template <int R>
 void mix_rows(const float* weights, const float* rescale, const float* values, int64_t keys, float* o, int64_t o_stride) {
-  F acc[R][2];
-  for (int r = 0; r < R; ++r)
-    for (int v = 0; v < 2; ++v) acc[r][v] = Vec::mul(Vec::load(o + r * o_stride + v * W), Vec::set1(rescale[r]));
-  for (int64_t j = 0; j < keys; ++j) FloatWeights::step_strided<R, 2>(weights + j, kKeyTile, values + j * kTileCols, acc);
-  store_tile<R, 2>(acc, o, o_stride);
+  Chains<R, 2> chains;
+  chains.load(o, o_stride);
+  unroll<R * 2>([&](auto i) INLINE_LAMBDA {
+    chains.at[i / 2][i % 2] = Vec::mul(chains.at[i / 2][i % 2], Vec::set1(rescale[i / 2]));
+  });
+  for (int64_t j = 0; j < keys; ++j) chains.advance_floats(weights + j, kKeyTile, values + j * kTileCols);
+  chains.store(o, o_stride);
 }
 
 // Keys from..to of one row, where a row sees more of the tile than its mates.
 inline void mix_more(const float* weights, const float* values, int from, int to, float* o) {
-  F acc[1][2];
-  load_tile<1, 2>(acc, o, 0);
-  for (int j = from; j < to; ++j) FloatWeights::step_strided<1, 2>(weights + j, kKeyTile, values + j * kTileCols, acc);
-  store_tile<1, 2>(acc, o, 0);
+  if (from >= to) return;
+  Chains<1, 2> chains;
+  chains.load(o, 0);
+  for (int j = from; j < to; ++j) chains.advance_floats(weights + j, kKeyTile, values + j * kTileCols);
+  chains.store(o, 0);
 }
 
 template <int R>

@@ -138,6 +138,8 @@ void bind_runtime(nb::module_& m) {
       .def("argmax", &argmax, nb::arg("logits").noconvert())
       .def("gated_delta_net", &gated_delta_net, nb::arg("gdn"), nb::arg("proj").noconvert(), nb::arg("batch"),
            nb::arg("arena"), nb::arg("out").noconvert())
+      .def("peak_products", &Runtime::peak_products, nb::arg("rounds"), nb::arg("bf16"), nb::call_guard<nb::gil_scoped_release>())
+      .def("read_memory", &Runtime::read_memory, nb::arg("m"), nb::call_guard<nb::gil_scoped_release>())
       .def("attention", &attention, nb::arg("att"), nb::arg("proj").noconvert(), nb::arg("cos").noconvert(),
            nb::arg("sin").noconvert(), nb::arg("batch"), nb::arg("arena"), nb::arg("out").noconvert());
 }

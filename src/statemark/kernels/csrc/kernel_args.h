@@ -104,6 +104,8 @@ struct KernelTable {
   void (*argmax)(Context&, const LogitsArgs&);
   void (*gated_delta_net)(Context&, const GdnArgs&);
   void (*attention)(Context&, const AttentionArgs&);
+  double (*peak_products)(Context&, int64_t rounds, bool bf16);  // for the benchmark: operations done
+  void (*read_memory)(Context&, const uint8_t* data, int64_t bytes);
 };
 
 const KernelTable* portable_kernels();

@@ -1,5 +1,8 @@
 // Everything that is compiled once per instruction set. The including file has chosen Vec and an inner namespace.
 
+#define INLINE inline __attribute__((always_inline))
+#define INLINE_LAMBDA __attribute__((always_inline))
+
 #include "vecmath.inl"
 #include "tile.inl"
 #include "elementwise.inl"
@@ -8,3 +11,4 @@
 #include "gdn.inl"
 #include "attend.inl"
 #include "attention.inl"
+#include "limits.inl"

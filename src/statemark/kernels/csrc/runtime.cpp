@@ -142,6 +142,16 @@ void Runtime::argmax(const LogitsArgs& args) {
   kernels_->argmax(context_, args);
 }
 
+double Runtime::peak_products(int64_t rounds, bool bf16) {
+  const Turn turn(*this);
+  return kernels_->peak_products(context_, rounds, bf16);
+}
+
+void Runtime::read_memory(const Matrix& m) {
+  const Turn turn(*this);
+  kernels_->read_memory(context_, reinterpret_cast<const uint8_t*>(m.view().words), m.nbytes() >> 20 << 20);
+}
+
 namespace {
 
 void check_stamps(const GatedDeltaNet& gdn, const Batch& batch, Arena& arena) {

@@ -40,6 +40,8 @@ class Runtime {
                        float* out, int64_t out_stride);
   void attention(const Attention& att, const float* proj, int64_t proj_stride, const float* cos, const float* sin,
                  int64_t rope_stride, const Batch& batch, Arena& arena, float* out, int64_t out_stride);
+  double peak_products(int64_t rounds, bool bf16);
+  void read_memory(const Matrix& m);
 
  private:
   class Turn;  // the lock and the float mode of one call

@@ -16,6 +16,7 @@ struct Vec {
   static constexpr int kTileRows = 6;
   static constexpr int kScoreRows = 6;
   static constexpr bool kDotBf16 = false;
+  static constexpr uint32_t kTop = 0xffff0000u;
 
   static F zero() { return _mm256_setzero_ps(); }
   static F set1(float x) { return _mm256_set1_ps(x); }
@@ -51,7 +52,13 @@ struct Vec {
   // A word of weights holds two bf16 values; the low half is the earlier one.
   static I load_words(const uint32_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
   static F low_bf16(I w) { return floats(_mm256_slli_epi32(w, 16)); }
-  static F high_bf16(I w) { return floats(_mm256_and_si256(w, _mm256_set1_epi32(static_cast<int>(0xffff0000u)))); }
+  // The mask stays in memory: as a 16th live register it made GCC spill accumulators, at a third of the rate.
+  static F high_bf16(I w) {
+    alignas(32) static constexpr uint32_t kHigh[8] = {kTop, kTop, kTop, kTop, kTop, kTop, kTop, kTop};
+    I high;
+    __asm__("vpand %2, %1, %0" : "=x"(high) : "x"(w), "m"(*reinterpret_cast<const I*>(kHigh)));
+    return floats(high);
+  }
 
   static F load_bf16(const uint16_t* p) {
     const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));

@@ -1,0 +1,50 @@
+// What the machine can do at best, for the benchmark to stand beside: products from registers, reads from memory.
+
+namespace {
+
+// 12 x 2 (6 x 2) chains as in a tile, nothing loaded or stored.
+template <class Step>
+void spin_products(int64_t rounds, float* sink, const Step& step) {
+  Chains<kMaxRows, 2> chains;
+  chains.load(sink, 2 * W);  // unknown to the compiler: equal chains would be merged into one
+  for (int64_t i = 0; i < rounds; ++i)
+    unroll<kMaxRows * 2>([&](auto c) INLINE_LAMBDA { step(chains.at[c / 2][c % 2]); });
+  F total = Vec::zero();
+  unroll<kMaxRows * 2>([&](auto c) INLINE_LAMBDA { total = Vec::add(total, chains.at[c / 2][c % 2]); });
+  *sink = Vec::sum(total);
+}
+
+// Returns the floating-point operations done.
+double peak_products(Context& context, int64_t rounds, bool bf16) {
+  const int64_t threads = worker_count(context);
+  float* sink = shared_scratch(context, 0, static_cast<size_t>(threads) * kMaxRows * 2 * W);
+  for (int64_t i = 0; i < threads * kMaxRows * 2 * W; ++i) sink[i] = static_cast<float>(i);
+  const bool dot = Vec::kDotBf16 && bf16;
+  parallel(context, threads, [&](int64_t task, int) {
+#ifdef STATEMARK_DOT_BF16
+    if (dot) {
+      const I w = Vec::bits(Vec::set1(1.0f));
+      return spin_products(rounds, sink + task * kMaxRows * 2 * W,
+                           [&](F& acc) INLINE_LAMBDA { acc = Vec::dot_bf16(acc, 0x3f803f80u, w); });
+    }
+#endif
+    const F x = Vec::set1(1.0f), w = Vec::set1(0.5f);
+    spin_products(rounds, sink + task * kMaxRows * 2 * W, [&](F& acc) INLINE_LAMBDA { acc = Vec::fma(x, w, acc); });
+  });
+  return 2.0 * kMaxRows * 2 * W * (dot ? 2 : 1) * static_cast<double>(rounds * threads);
+}
+
+// Reads `bytes` (a multiple of 1 MiB) once, each thread long runs of it.
+void read_memory(Context& context, const uint8_t* data, int64_t bytes) {
+  constexpr int64_t kRun = 1 << 20;
+  float* sink = shared_scratch(context, 0, static_cast<size_t>(worker_count(context)) * 16);
+  parallel(context, bytes / kRun, [&](int64_t task, int worker) {
+    const auto* p = reinterpret_cast<const float*>(data + task * kRun);
+    F acc[4] = {Vec::zero(), Vec::zero(), Vec::zero(), Vec::zero()};
+    for (int64_t i = 0; i < kRun / 4; i += 4 * W)
+      for (int j = 0; j < 4; ++j) acc[j] = Vec::max(Vec::load(p + i + j * W), acc[j]);
+    sink[worker * 16] = Vec::largest(Vec::max(Vec::max(acc[0], acc[1]), Vec::max(acc[2], acc[3])));
+  });
+}
+
+}  // namespace
