@@ -1,0 +1,22 @@
+"""Models for the tour: one with random weights, made for the run, and the bundled one where it is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from statemark import bundled
+from statemark.models.make_model import make_model
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("demo") / "tiny", like="qwen3.5-0.8b", scale="tiny").path
+
+
+@pytest.fixture(scope="session")
+def bundled_folder() -> Path:
+    if not (bundled.path() / "model.safetensors").exists():
+        pytest.skip("the bundled model's weights are not in this checkout")
+    return bundled.path()
