@@ -19,10 +19,10 @@ from statemark.errors import ConfigurationError, UserError
 
 # Name -> one line for `--help`. Each lives in cli/<name with _ for ->.py, which defines `command`, a click.Command.
 COMMANDS = {
-    "demo": "A tour of about a minute: what the cache saves, and that it changes nothing.",
     "generate": "Complete prompts and print what the model writes.",
     "chat": "Talk to a model in the terminal; shows what each turn reused.",
     "serve": "Serve the OpenAI API, so that existing clients work.",
+    "demo": "A tour of about a minute: what the cache saves, and that it changes nothing.",
     "bench": "Measure prefill and decode speed on this machine.",
     "make-model": "Write a random-weight checkpoint, to try or to time a shape.",
     "check": "Check a serving configuration for cache faults before it runs.",
