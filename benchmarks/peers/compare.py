@@ -179,8 +179,7 @@ def write(
         "command": f"python benchmarks/peers/compare.py FOLDER --engines {args.engines} --rounds {args.rounds}",
         "machine": machine_facts(),
         "load_average": load_average,
-        "limits": f"{limits.product_rate / 1e9:.0f} GFLOP/s in products ({limits.product_by}), "
-        f"{limits.read_rate / 1e9:.1f} GB/s read",
+        "limits": f"{limits.product_rate / 1e9:.0f} GFLOP/s from registers, {limits.read_rate / 1e9:.1f} GB/s read",
         "model": {"name": args.like, "bytes": (model / "model.safetensors").stat().st_size},
         "rounds": args.rounds,
         "engines": facts,
