@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,6 +71,17 @@ def test_the_drawing_needs_neither_colour_nor_width(
     assert out.count(" DIFFERENT") == 4
     for said in ("Turn 4", "Client 2", "| > |", "^", "marks after", "is damaged and was dropped", "statemark chat"):
         assert said in out
+
+
+def test_a_narrow_terminal_without_unicode(
+    tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    assert main(["demo", "--threads", "1", "--model", str(tiny)]) == 0
+    sys.stdout.flush()
+    assert max(map(len, raw.getvalue().decode("ascii").split("\n"))) <= 40
 
 
 def test_an_answer_that_depends_on_the_cache_is_an_error(

@@ -17,6 +17,7 @@ _WIDTH = 80
 _LEAST = {"answer": 3}  # columns of a message at least: a question of 20 tokens must be seen beside a document
 _SHORT = {"assistant": "answer", "answer": ">"}  # names that fit a few columns
 _SOME = 7
+_ANSWER = 60  # characters of an answer that are shown
 _DIGEST = 12  # digits that are shown
 _MARKS = 8  # marks whose positions are listed
 
@@ -60,7 +61,7 @@ class Drawing:
     def turn(self, number: int, turn: Turn) -> None:
         self._line()
         self._question(f"Turn {number}", turn)
-        self._line(bar(turn.segments, turn.warm.cached, turn.marks, self.width - 2), indent=2)
+        self._bar(turn)
         if number == 1:
             self._line(Text("= reused   . computed   ^ a mark: the state was saved here", "dim"), indent=2)
             self._line(Text("(a message has at least a few columns, so this isn't to scale)", "dim"), indent=2)
@@ -68,7 +69,7 @@ class Drawing:
     def second_client(self, turn: Turn) -> None:
         self._heading("2. A second client asks about the same document")
         self._question("Client 2", turn)
-        self._line(bar(turn.segments, turn.warm.cached, turn.marks, self.width - 2), indent=2)
+        self._bar(turn)
         self._words("Another chat, so no turn of it was seen before; but the document was, and a mark lies at its end.")
 
     def summary(self, turns: Sequence[Turn]) -> None:
@@ -111,7 +112,7 @@ class Drawing:
                 name,
                 f"{planted.position:,}" if planted else "-",
                 f"{planted.taken:,}" if planted else "-",
-                Text(_one_line(result.reply.answer)),
+                Text(self._one_line(result.reply.answer)),
                 _right(result.right),
                 _verdict(result.equal),
             )
@@ -147,7 +148,7 @@ class Drawing:
             {result.turn.warm.cached:,}, and the answer is what it is without a cache:
             """
         )
-        self._line(Text.assemble("  ", _one_line(result.reply.answer), "  ", _right(result.right)))
+        self._line(Text.assemble("  ", self._one_line(result.reply.answer), "  ", _right(result.right)))
         self._line(
             Text(f"  digest {result.reply.digest[:_DIGEST]}; without the cache {result.turn.cold.digest[:_DIGEST]}: ")
             + _verdict(result.equal)
@@ -165,7 +166,7 @@ class Drawing:
     def _question(self, who: str, turn: Turn) -> None:
         warm, cold = turn.warm, turn.cold
         self._line(Text.assemble((f"{who}  ", "bold"), turn.question.text))
-        self._line(Text.assemble("  ", _one_line(warm.answer), "  ", _right(turn.right)))
+        self._line(Text.assemble("  ", self._one_line(warm.answer), "  ", _right(turn.right)))
         faster = f", {cold.seconds / warm.seconds:.0f} times sooner" if warm.seconds * 2 < cold.seconds else ""
         self._line(
             Text(
@@ -177,6 +178,12 @@ class Drawing:
             + _verdict(turn.equal)
         )
 
+    def _one_line(self, answer: str) -> str:
+        """An answer on one line of this terminal, with nothing in it that would move the cursor."""
+        plain = "".join(c if c.isprintable() else " " for c in answer)
+        words = " ".join(plain.encode(self.console.encoding, "replace").decode(self.console.encoding).split())
+        return words if len(words) <= _ANSWER else words[: _ANSWER - 4] + " ..."
+
     def _heading(self, text: str) -> None:
         self._line()
         self._line(Text(text, "bold"))
@@ -185,9 +192,15 @@ class Drawing:
     def _words(self, text: str) -> None:
         self._line(Text(textwrap.fill(" ".join(text.split()), self.width)))
 
+    def _bar(self, turn: Turn) -> None:
+        self._line(bar(turn.segments, turn.warm.cached, turn.marks, self.width - 2), indent=2)
+        shown = ", ".join(f"{mark:,}" for mark in turn.marks[-_MARKS:])
+        dots = "..., " if len(turn.marks) > _MARKS else ""
+        self._line(Text(f"marks after {dots}{shown} tokens", "dim"), indent=2)
+
     def _line(self, what: Text | Table | str = "", *, indent: int = 0) -> None:
         shown = Padding(what, (0, 0, 0, indent), expand=False) if indent else what
-        self.console.print(shown, width=self.width, no_wrap=isinstance(what, Text), overflow="ellipsis", crop=True)
+        self.console.print(shown, width=self.width, overflow="fold")
 
 
 def bar(segments: Sequence[Segment], reused: int, marks: Iterable[int], width: int) -> Text:
@@ -196,8 +209,7 @@ def bar(segments: Sequence[Segment], reused: int, marks: Iterable[int], width: i
     Every message has a few columns at least; within a message, columns are proportional to tokens.
     """
     columns = _columns(segments, width - len(segments) - 1)
-    names, use, below = Text("|"), Text("|"), [" "] * (width + 1)
-    listed = sorted(marks)
+    names, use, below = Text("|"), Text("|"), [" "] * (sum(columns) + len(columns) + 1)
     at = 1
     for segment, count in zip(segments, columns, strict=True):
         name = _SHORT.get(segment.role, segment.role)[:count].center(count)
@@ -207,20 +219,21 @@ def bar(segments: Sequence[Segment], reused: int, marks: Iterable[int], width: i
             full = end <= reused
             use.append("=" if full else ".", "green" if full else "yellow")
         use.append("|")
-        for mark in listed:
+        for mark in marks:
             if segment.begin < mark <= segment.end:
                 # The state after the last token of a message lies on the line that ends it.
                 below[at + (mark - segment.begin) * count // (segment.end - segment.begin)] = "^"
         at += count + 1
-    shown = ", ".join(f"{mark:,}" for mark in listed[-_MARKS:])
-    dots = "..., " if len(listed) > _MARKS else ""
-    where = f"marks after {dots}{shown} tokens" if listed else "no marks"
-    return Text("\n").join([names, use, Text("".join(below).rstrip(), "cyan"), Text(where, "dim")])
+    drawn = Text("\n").join([names, use, Text("".join(below).rstrip(), "cyan")])
+    drawn.no_wrap, drawn.overflow = True, "crop"
+    return drawn
 
 
 def _columns(segments: Sequence[Segment], width: int) -> list[int]:
     """Columns of each segment: few for a short one, and what is left for the others by their tokens."""
     counts = [_LEAST.get(segment.role, _SOME) for segment in segments]
+    if sum(counts) > width:  # a narrow terminal
+        counts = [max(1, count * width // sum(counts)) for count in counts]
     left = max(0, width - sum(counts))
     total = segments[-1].end - segments[0].begin
     counts = [count + left * (s.end - s.begin) // total for count, s in zip(counts, segments, strict=True)]
@@ -233,7 +246,7 @@ def _table(*names: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in names:
         right = name.startswith(">")
-        table.add_column(name.removeprefix(">"), justify="right" if right else "left", no_wrap=name != "answer")
+        table.add_column(name.removeprefix(">"), justify="right" if right else "left", overflow="fold")
     return table
 
 
@@ -260,9 +273,3 @@ def _differs(count: int) -> str:
 
 def _was(count: int) -> str:
     return "was" if count == 1 else "were"
-
-
-def _one_line(answer: str) -> str:
-    """An answer on one line of a terminal, with nothing in it that would move the cursor."""
-    text = " ".join("".join(c if c.isprintable() else " " for c in answer).split())
-    return textwrap.shorten(text, 60, placeholder=" ...") if " " in text else text[:60]
