@@ -6,7 +6,6 @@ decoding gives it if and only if each of its tokens is the likeliest after the o
 
 import argparse
 import json
-import random
 import sys
 import time
 from pathlib import Path
@@ -14,9 +13,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from training.facts import make_document
 from training.model import Model
-from training.rows import BUNDLED, Row, RowMaker, load_tokenizer, make_turns, opening, render_head, render_turn
+from training.rows import BUNDLED, Row, RowMaker, held_out_chat, load_tokenizer, render_head, render_turn
 from training.shape import Shape
 
 RUN = Path(__file__).resolve().parent / "run"
@@ -24,17 +22,11 @@ LENGTHS = (100, 300, 700, 1500, 2000)
 
 
 def held_out(maker: RowMaker, length: int, index: int, mode: str, turns: int) -> Row:
-    """Conversation number `index` with a prompt of about `length` tokens; only the last answer is scored."""
-    rng = random.Random(f"held out {length} {index}")
-    count = max(2, round((length - 70) / 11.5))
-    document = make_document(rng, count)
-    system, before = opening(rng, document)
-    asked = make_turns(rng, document, rng.randint(1, turns))
+    """Conversation number `index` as a row; the history is the right answers, only the last answer is scored."""
+    system, asked = held_out_chat(length, index, turns)
     texts = [render_head(system)] if system else []
     for i, t in enumerate(asked):
-        texts.append(
-            render_turn((before if i == 0 else "") + t.user, t.question, mode if i + 1 == len(asked) else "history")
-        )
+        texts.append(render_turn(t.user, t.question, mode if i + 1 == len(asked) else "history"))
     pieces = maker.encode(texts)
     head, bodies = (pieces[0], pieces[1:]) if system else ([], pieces)
     return maker.assemble(head, bodies, None, scored={len(bodies) - 1})

@@ -28,6 +28,7 @@ def export(model: Model, folder: Path) -> int:
     }
     path = folder / "model.safetensors"
     save_file(weights, path, metadata={"format": "pt"})
+    path.chmod(0o644)
     config = model.s.to_config(eos_token_id=end, pad_token_id=pad, bos_token_id=None, dtype="bfloat16")
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     generation = {"do_sample": False, "eos_token_id": [end, pad], "pad_token_id": pad}

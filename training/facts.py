@@ -34,173 +34,146 @@ class Document:
     facts: tuple[Fact, ...]
 
 
-Maker = Callable[[random.Random, int, tuple[str, str]], Fact]
+@dataclass(frozen=True)
+class Attribute:
+    """`questions` and `answer` have {key} and {value}; the answer says the key first, as the lines do."""
+
+    name: str
+    draw: Callable[[random.Random], str]
+    questions: tuple[str, ...]
+    answer: str
+
+
+@dataclass(frozen=True)
+class Domain:
+    title: str
+    firsts: list[str]
+    seconds: list[str]
+    join: str
+    article: str
+    attributes: tuple[Attribute, Attribute]
+
+
+def _number(most: int) -> Callable[[random.Random], str]:
+    return lambda rng: str(rng.randrange(1, most))
 
 
 def _time(rng: random.Random) -> str:
     return f"{rng.randrange(5, 24):02d}:{rng.randrange(0, 60):02d}"
 
 
-def _question(
-    rng: random.Random, kind: str, texts: list[str], subject: str, thought: str, answer: str, value: str
-) -> Question:
-    return Question(kind, rng.choice(texts), f"And {subject}?", thought, answer, value)
+def _phone(rng: random.Random) -> str:
+    return f"{rng.randrange(10, 100)}{rng.randrange(0, 100):02d}"
 
 
-def inventory(rng: random.Random, style: int, key: tuple[str, str]) -> Fact:
-    item = " ".join(key)
-    shelf, pieces = str(rng.randrange(1, 100)), str(rng.randrange(2, 100))
-    line = (
-        f"- {item}: shelf {shelf}, {pieces} pieces",
-        f"- The {item} is on shelf {shelf}, {pieces} pieces.",
-        f"| {item} | {shelf} | {pieces} |",
-    )[style]
-    return Fact(
-        line,
-        (
-            _question(
-                rng,
-                "shelf",
-                [f"Where is the {item}?", f"On which shelf is the {item}?", f"Where can I find the {item}?"],
-                f"the {item}",
-                f"- {item}: shelf {shelf}",
-                f"The {item} is on shelf {shelf}.",
-                shelf,
-            ),
-            _question(
-                rng,
-                "pieces",
-                [f"How many pieces of the {item} are there?", f"How many pieces do we have of the {item}?"],
-                f"the {item}",
-                f"- {item}: {pieces} pieces",
-                f"Of the {item} there are {pieces} pieces.",
-                pieces,
-            ),
-        ),
-    )
-
-
-def timetable(rng: random.Random, style: int, key: tuple[str, str]) -> Fact:
-    vehicle, city = key
-    route = f"{vehicle} to {city}"
-    time, platform = _time(rng), str(rng.randrange(1, 40))
-    line = (
-        f"- {route}: {time}, platform {platform}",
-        f"- The {route} leaves at {time} from platform {platform}.",
-        f"| {route} | {time} | {platform} |",
-    )[style]
-    return Fact(
-        line,
-        (
-            _question(
-                rng,
-                "departure",
-                [f"When does the {route} leave?", f"At what time does the {route} leave?", f"When is the {route}?"],
-                f"the {route}",
-                f"- {route}: {time}",
-                f"The {route} leaves at {time}.",
-                time,
-            ),
-            _question(
-                rng,
-                "platform",
-                [f"From which platform does the {route} leave?", f"What is the platform of the {route}?"],
-                f"the {route}",
-                f"- {route}: platform {platform}",
-                f"The {route} leaves from platform {platform}.",
-                platform,
-            ),
-        ),
-    )
-
-
-def contacts(rng: random.Random, style: int, key: tuple[str, str]) -> Fact:
-    name = " ".join(key)
-    room, phone = str(rng.randrange(1, 100)), f"{rng.randrange(10, 100)}{rng.randrange(0, 100):02d}"
-    line = (
-        f"- {name}: room {room}, phone {phone}",
-        f"- You find {name} in room {room}, phone {phone}.",
-        f"| {name} | {room} | {phone} |",
-    )[style]
-    return Fact(
-        line,
-        (
-            _question(
-                rng,
-                "room",
-                [f"Where is {name}?", f"In which room is {name}?", f"What is the room of {name}?"],
-                name,
-                f"- {name}: room {room}",
-                f"You find {name} in room {room}.",
-                room,
-            ),
-            _question(
-                rng,
-                "phone",
-                [f"What is the phone number of {name}?", f"How can I call {name}?"],
-                name,
-                f"- {name}: phone {phone}",
-                f"The phone number of {name} is {phone}.",
-                phone,
-            ),
-        ),
-    )
-
-
-def log(rng: random.Random, style: int, key: tuple[str, str]) -> Fact:
-    machine = " ".join(key)
-    state, time = rng.choice(words.STATES), _time(rng)
-    line = (
-        f"- {machine}: {state} at {time}",
-        f"- The {machine} was {state} at {time}.",
-        f"| {machine} | {state} | {time} |",
-    )[style]
-    return Fact(
-        line,
-        (
-            _question(
-                rng,
-                "state",
-                [f"What is the state of the {machine}?", f"How is the {machine}?", f"What happened to the {machine}?"],
-                f"the {machine}",
-                f"- {machine}: {state}",
-                f"The {machine} was {state}.",
-                state,
-            ),
-            _question(
-                rng,
-                "seen",
-                [f"When was the {machine} seen?", f"At what time was the {machine} checked?"],
-                f"the {machine}",
-                f"- {machine}: {time}",
-                f"The {machine} was seen at {time}.",
-                time,
-            ),
-        ),
-    )
+def _state(rng: random.Random) -> str:
+    return rng.choice(words.STATES)
 
 
 NUMBERS = [str(n) for n in range(1, 100)]
-SECTIONS: dict[str, tuple[Maker, list[str], list[str]]] = {
-    "Inventory": (inventory, words.COLOURS, words.OBJECTS),
-    "Timetable": (timetable, words.VEHICLES, words.CITIES),
-    "Contacts": (contacts, words.FIRST_NAMES, words.LAST_NAMES),
-    "Log": (log, words.MACHINES, NUMBERS),
-}
+DOMAINS = (
+    Domain(
+        "Inventory", words.COLOURS, words.OBJECTS, " ", "the ",
+        (
+            Attribute(
+                "shelf", _number(100),
+                ("Where is the {key}?", "On which shelf is the {key}?", "Where can I find the {key}?"),
+                "The {key} is on shelf {value}.",
+            ),
+            Attribute(
+                "pieces", _number(100),
+                ("How many pieces of the {key} are there?", "How many pieces do we have of the {key}?"),
+                "Of the {key} there are {value} pieces.",
+            ),
+        ),
+    ),
+    Domain(
+        "Timetable", words.VEHICLES, words.CITIES, " to ", "the ",
+        (
+            Attribute(
+                "time", _time,
+                ("When does the {key} leave?", "At what time does the {key} leave?", "When is the {key}?"),
+                "The {key} leaves at {value}.",
+            ),
+            Attribute(
+                "platform", _number(40),
+                ("From which platform does the {key} leave?", "What is the platform of the {key}?"),
+                "The {key} leaves from platform {value}.",
+            ),
+        ),
+    ),
+    Domain(
+        "Contacts", words.FIRST_NAMES, words.LAST_NAMES, " ", "",
+        (
+            Attribute(
+                "room", _number(100),
+                ("Where is {key}?", "In which room is {key}?", "What is the room of {key}?"),
+                "You find {key} in room {value}.",
+            ),
+            Attribute(
+                "phone", _phone,
+                ("What is the phone number of {key}?", "How can I call {key}?"),
+                "The phone number of {key} is {value}.",
+            ),
+        ),
+    ),
+    Domain(
+        "Log", words.MACHINES, NUMBERS, " ", "the ",
+        (
+            Attribute(
+                "state", _state,
+                ("What is the state of the {key}?", "How is the {key}?", "What happened to the {key}?"),
+                "The {key} was {value}.",
+            ),
+            Attribute(
+                "seen", _time,
+                ("When was the {key} seen?", "At what time was the {key} seen?"),
+                "The {key} was seen at {value}.",
+            ),
+        ),
+    ),
+)  # fmt: skip
+STYLES = ("list", "table", "sentence", "both")
 
 
-def make_document(rng: random.Random, count: int, styles: int = 3) -> Document:
-    """A document with `count` facts in one to four sections, each with one line style."""
-    titles = rng.sample(list(SECTIONS), rng.randrange(1, min(4, max(1, count // 4)) + 1))
+def _ask(rng: random.Random, domain: Domain, attribute: Attribute, key: str, value: str) -> Question:
+    return Question(
+        kind=f"{domain.title} {attribute.name}",
+        text=rng.choice(attribute.questions).format(key=key),
+        follow_up=f"And {domain.article}{key}?",
+        thought=f"- {key} {value}",
+        answer=attribute.answer.format(key=key, value=value),
+        value=value,
+    )
+
+
+def _fact(rng: random.Random, domain: Domain, attributes: tuple[Attribute, ...], style: str, key: str) -> Fact:
+    values = [a.draw(rng) for a in attributes]
+    if style == "both":
+        line = f"- {key}: " + ", ".join(f"{a.name} {v}" for a, v in zip(attributes, values, strict=True))
+    elif style == "table":
+        line = f"| {key} | {values[0]} |"
+    elif style == "sentence":
+        line = "- " + attributes[0].answer.format(key=key, value=values[0])
+    else:
+        line = f"- {key} {values[0]}"
+    return Fact(line, tuple(_ask(rng, domain, a, key, v) for a, v in zip(attributes, values, strict=True)))
+
+
+def make_document(rng: random.Random, count: int, styles: int = len(STYLES)) -> Document:
+    """A document with `count` facts in one to four sections, each with one of the first `styles` line styles."""
+    domains = rng.sample(DOMAINS, rng.randrange(1, min(len(DOMAINS), max(1, count // 4)) + 1))
     lines: list[str] = []
     facts: list[Fact] = []
-    for i, title in enumerate(titles):
-        maker, firsts, seconds = SECTIONS[title]
-        share = count // len(titles) + (i < count % len(titles))
-        style = rng.randrange(styles)
-        keys = rng.sample(range(len(firsts) * len(seconds)), share)
-        section = [maker(rng, style, (firsts[k // len(seconds)], seconds[k % len(seconds)])) for k in keys]
-        lines.append(f"# {title}")
+    for n, domain in enumerate(domains):
+        share = count // len(domains) + (n < count % len(domains))
+        style = STYLES[rng.randrange(styles)]
+        attributes = domain.attributes if style == "both" else (rng.choice(domain.attributes),)
+        pairs = rng.sample(range(len(domain.firsts) * len(domain.seconds)), share)
+        split = [divmod(p, len(domain.seconds)) for p in pairs]
+        keys = [domain.firsts[i] + domain.join + domain.seconds[j] for i, j in split]
+        section = [_fact(rng, domain, attributes, style, key) for key in keys]
+        lines.append(f"# {domain.title}" if style == "both" else f"# {domain.title}: {attributes[0].name}")
         lines.extend(fact.line for fact in section)
         facts.extend(section)
     return Document("\n".join(lines), tuple(facts))

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-# Five quintic steps towards the nearest orthogonal matrix; coefficients chosen for a steep slope at zero.
-STEPS, A, B, C = 5, 3.4445, -4.7750, 2.0315
+# Quintic steps towards the nearest orthogonal matrix; coefficients chosen for a steep slope at zero.
+STEPS, A, B, C = 4, 3.4445, -4.7750, 2.0315
 MOMENTUM = 0.95
 BETAS = (0.9, 0.98)
 

@@ -5,6 +5,7 @@ renders history; in training any turn may carry one, so that every row teaches b
 """
 
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ INTRODUCTIONS = (
     "",
 )
 IGNORE = -1
+ABOUT_A_TOKEN = re.compile(r"\d\d?|[^\W\d]+|[^\w\s]|\n")
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,22 @@ def render_turn(user: str, question: Question, mode: str) -> str:
     return f"<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n{think[mode]}{question.answer}<|im_end|>\n"
 
 
+def held_out_chat(length: int, index: int, most_turns: int) -> tuple[str, list[Turn]]:
+    """(system text, turns) of evaluation chat `index`, about `length` tokens long. Training never draws these seeds."""
+    rng = random.Random(f"held out {length} {index}")
+    wanted, count, tried = round(length * 1.06) - 60, length // 9, []
+    for _ in range(8):
+        document = make_document(random.Random(f"document {length} {index}"), count)
+        size = len(ABOUT_A_TOKEN.findall(document.text))
+        tried.append((abs(size - wanted), document))
+        count = max(2, round(count * wanted / size))
+    document = min(tried, key=lambda t: t[0])[1]
+    system, before = opening(rng, document)
+    turns = make_turns(rng, document, rng.randint(1, most_turns))
+    turns[0] = Turn(before + turns[0].user, turns[0].question)
+    return system, turns
+
+
 class RowMaker:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -121,16 +139,16 @@ class RowMaker:
         shifted = (np.array(ids[:size]), np.array(targets[1 : size + 1]), np.array(turn[1 : size + 1]))
         return Row(*shifted)
 
-    def training_row(self, rng: random.Random, length: int, facts: tuple[int, int], styles: int = 3) -> Row:
+    def training_row(self, rng: random.Random, length: int, facts: tuple[int, int], styles: int = 4) -> Row:
         """One document with a fact count from `facts` (fewer if no room is left for questions), filled with turns."""
         count = rng.randint(*facts)
         while True:
             document = make_document(rng, count, styles)
             system, before = opening(rng, document)
-            turns = make_turns(rng, document, max(2, (length - 9 * count) // 22 + 1))
+            turns = make_turns(rng, document, max(2, (length - 7 * count) // 22 + 1))
             texts = [render_head(system)] if system else []
             for i, t in enumerate(turns):
-                mode = rng.choices(("history", "empty", "think"), (3, 2, 4))[0]
+                mode = rng.choices(("history", "empty", "think"), (1, 1, 4))[0]
                 texts.append(render_turn((before if i == 0 else "") + t.user, t.question, mode))
             pieces = self.encode(texts)
             head, bodies = (pieces[0], pieces[1:]) if system else ([], pieces)

@@ -8,6 +8,7 @@ import argparse
 import csv
 import json
 import random
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,10 @@ from training.rows import IGNORE, RowMaker, load_tokenizer
 from training.shape import Shape
 
 RUN = Path(__file__).resolve().parent / "run"
-# (row length, fewest facts, most facts): the next stage starts when the answers of this one are mostly right.
-STAGES = [(160, 2, 6), (256, 4, 14), (512, 10, 34), (1024, 20, 75), (2048, 30, 150)]
-ADVANCE = 0.90
+# (row length, fewest facts, most facts, line styles): the next starts when the answers of this one are mostly right.
+# One line style first: binding a value to its key is the hard step, and it comes much sooner in one form.
+STAGES = [(160, 2, 8, 1), (160, 2, 8, 3), (256, 4, 16, 4), (512, 10, 40, 4), (1024, 25, 85, 4), (2048, 40, 180, 4)]
+ADVANCE = 0.80
 WARM_UP = 40
 
 
@@ -55,13 +57,14 @@ def answers_right(logits: Tensor, targets: Tensor, turn: Tensor) -> tuple[int, i
 
 
 def learning_rate(peak: float, step: int, progress: float) -> float:
-    """Warm up, hold, then fall linearly over the last 40 % of the time."""
-    return peak * min(1.0, step / WARM_UP, max(0.02, (1.0 - progress) / 0.4))
+    """Warm up, hold, then fall linearly over the last fifth of the time."""
+    return peak * min(1.0, step / WARM_UP, max(0.02, (1.0 - progress) / 0.2))
 
 
 def worker(rank: int, model: Model, optimizer: Optimizer, barrier: Any, shared: Tensor, report: Tensor, a: Any) -> None:
-    """shared: [step, stage, lr, stop, norm]; written by worker 0 between the barriers, read by both."""
+    """shared: [step, stage, lr, stop, stop asked for]; written by worker 0 between the barriers, read by both."""
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches us too; the parent asks for the stop
     maker = RowMaker(load_tokenizer())
     log = Log(a, model, optimizer) if rank == 0 else None
     while True:
@@ -71,10 +74,10 @@ def worker(rank: int, model: Model, optimizer: Optimizer, barrier: Any, shared: 
         step, stage = int(shared[0]), int(shared[1])
         # The seed names the step and the worker, so a resumed run sees what an uninterrupted one would.
         rng = random.Random(f"train {a.seed} {step} {rank}")
-        length, low, high = STAGES[stage]
+        length, low, high, styles = STAGES[stage]
         # Every later stage keeps some of the earlier ones, or short documents are forgotten.
         rows = [
-            maker.training_row(rng, length, (low if rng.random() < 0.8 else 2, high))
+            maker.training_row(rng, length, (low if rng.random() < 0.8 else 2, high), styles)
             for _ in range(max(1, a.tokens // length))
         ]
         ids, targets, turn = (
@@ -149,9 +152,9 @@ class Log:
             self.stage_steps = 0
         shared[0] = step + 1
         shared[2] = learning_rate(self.a.lr, step + 1, progress)
-        if progress >= 1.0:
+        if progress >= 1.0 or shared[4]:
             shared[3] = 1
-        if progress >= 1.0 or now - self.saved > 120:
+        if shared[3] or now - self.saved > 120:
             self.save(step, shared, "last")
             self.saved = now
 
@@ -200,7 +203,15 @@ def main() -> None:
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters; checkpoints and the curve in {RUN}")
     barrier = mp.get_context("spawn").Barrier(2)
     report = torch.zeros(2, 4).share_memory_()
-    mp.spawn(worker, (model, optimizer, barrier, shared, report, a), nprocs=2)
+    context = mp.spawn(worker, (model, optimizer, barrier, shared, report, a), nprocs=2, join=False)
+
+    def stop(*_: object) -> None:
+        shared[4] = 1  # the workers finish their step and save
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    while not context.join():
+        pass
 
 
 if __name__ == "__main__":
