@@ -13,7 +13,7 @@ import pytest
 
 from statemark.cli import main
 from statemark.demo import Stage, Tour
-from statemark.demo.fault import UncheckedWrongPosition
+from statemark.demo.fault import WrongPosition
 from statemark.engine.model_executor import ModelExecutor
 from statemark.models.make_model import write_model
 from statemark.models.shapes import config_json, named_shape
@@ -51,7 +51,7 @@ def test_json_is_one_object_that_differs_in_times_only(tiny: Path, capsys: pytes
         assert turn["digest_with_cache"] == turn["digest_without_cache"]
         assert turn["reused_tokens"] + turn["computed_tokens"] == turn["prompt_tokens"]
         assert turn["messages"][-1][2] == turn["prompt_tokens"]
-    assert [turn["digest_is_that_without_cache"] for turn in figures["fault"]] == [True, *[False] * 4]
+    assert [turn["digest_is_that_without_cache"] for turn in figures["fault"]] == [False] * 5
     caught = figures["fault_with_stamps_checked"]
     assert caught["digest"] == figures["turns"][1]["digest_without_cache"]
     assert (caught["marks_dropped"], len(caught["log"])) == (1, 1)
@@ -68,7 +68,7 @@ def test_the_drawing_needs_neither_colour_nor_width(
     starts = [out.index(part) for part in PARTS]
     assert starts == sorted(starts)
     assert out.count(": equal\n") == 6
-    assert out.count(" DIFFERENT") == 4
+    assert out.count(" DIFFERENT") == 5
     for said in ("Turn 4", "Client 2", "| > |", "^", "marks after", "is damaged and was dropped", "statemark chat"):
         assert said in out
 
@@ -84,6 +84,12 @@ def test_a_narrow_terminal_without_unicode(
     assert max(map(len, raw.getvalue().decode("ascii").split("\n"))) <= 40
 
 
+class AlwaysWrong(WrongPosition):
+    def allocate(self, num_pages: int, num_slots: int) -> None:
+        super().allocate(num_pages, num_slots)
+        self.plant(1000, check_stamps=False)
+
+
 def test_an_answer_that_depends_on_the_cache_is_an_error(
     tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +97,7 @@ def test_an_answer_that_depends_on_the_cache_is_an_error(
     healthy = Stage.engine
 
     def engine(stage: Stage, executor: type[ModelExecutor] = ModelExecutor, *, caching: bool = True) -> Any:
-        return healthy(stage, UncheckedWrongPosition if executor is ModelExecutor else executor, caching=caching)
+        return healthy(stage, AlwaysWrong if executor is ModelExecutor else executor, caching=caching)
 
     monkeypatch.setattr(Stage, "engine", engine)
     status, out, err = run(capsys, "--model", str(tiny), "--json")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from statemark.demo import Caught, Faulty, Stage, Tour
-from statemark.demo.fault import UncheckedWrongPosition, complaints
+from statemark.demo.fault import WrongPosition, complaints
 from statemark.demo.stage import ANSWER
 
 
@@ -73,14 +73,11 @@ def test_marks_lie_at_the_ends_of_messages_and_before_the_last_token(whole: Whol
 
 
 def test_the_fault_takes_a_state_of_another_position_and_changes_the_numbers(whole: Whole) -> None:
-    first, *rest = whole.faulty
-    assert first.planted is None
-    assert first.equal
-    assert len(rest) == len(whole.turns)
-    for result in rest:
+    assert len(whole.faulty) == len(whole.turns) + 1
+    for result in whole.faulty:
         assert result.planted is not None
         assert 0 < result.planted.taken < result.planted.position
-        assert result.planted.position == result.reply.cached
+        assert result.planted.position == result.reply.cached == result.turn.prompt_tokens - 1
         assert not result.equal
         assert result.reply.text
 
@@ -90,16 +87,26 @@ def test_with_stamps_compared_the_fault_is_dropped_and_the_answer_is_right(whole
     assert caught.dropped == 1
     assert caught.result.planted is not None
     assert caught.result.equal
-    assert 0 < caught.result.reply.cached < caught.result.turn.warm.cached
+    assert 0 < caught.result.reply.cached < caught.result.planted.position
     (said,) = caught.said
     assert f"the mark at {caught.result.planted.position} is damaged" in said
     assert f"after {caught.result.planted.taken} tokens" in said
 
 
 def test_without_the_fault_its_engine_is_exact(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What differs above is the fault's doing, not that of the stamps' absence."""
-    monkeypatch.setattr(UncheckedWrongPosition, "most", 0)
-    assert all(result.equal for result in whole.tour.with_fault())
+    """What differs above is the fault's doing, not that of stamps that nobody compares."""
+    monkeypatch.setattr(WrongPosition, "_misplace", lambda *_: None)
+    for result in whole.tour.with_fault():
+        assert result.planted is None
+        assert result.equal
+        assert result.reply.cached == result.turn.prompt_tokens - 1
+
+
+def test_a_planted_fault_leaves_the_checks_on(whole: Whole) -> None:
+    executor = whole.tour._faulty.engine.executor
+    assert isinstance(executor, WrongPosition)
+    assert executor.times == 0
+    assert executor.arena.check_stamps is True
 
 
 def test_complaints_are_heard_only_meanwhile(caplog: pytest.LogCaptureFixture) -> None:

@@ -95,11 +95,12 @@ class Drawing:
             )
 
     def fault_begins(self) -> None:
-        self._heading("3. The same requests with a planted fault")
+        self._heading("3. The same requests once more, with a planted fault")
         self._words(
             """
-            Now the cache makes the mistake that caches of such models are known for: it goes on from a state that was
-            saved at another position of the same prompt. Nothing crashes, and nothing is logged.
+            As when a client tries again: of each prompt, only the last token is left to compute. But now the cache
+            makes the mistake that caches of such models are known for: it continues with a state that was saved at
+            another position of the prompt. Nothing crashes, and nothing is logged.
             """
         )
         self._line()
@@ -135,17 +136,18 @@ class Drawing:
         self._line()
         self._words(
             """
-            That cache was Statemark's with its check switched off. Switched on, as it always is, turn 2 with the same
-            fault ends like this. The engine logs:
+            That was Statemark with its check switched off. With the check, which is always on otherwise, the same
+            fault in turn 2 ends like this. The engine logs:
             """
         )
         for said in caught.said:
             self._line(Text(textwrap.fill(said, self.width - 4), "dim"), indent=4)
         result = caught.result
+        instead = "" if result.planted is None else f" instead of {result.planted.position:,}"
         self._words(
             f"""
-            It drops the state and goes on from an earlier mark, so {result.reply.cached:,} tokens are reused instead of
-            {result.turn.warm.cached:,}, and the answer is what it is without a cache:
+            It drops the state and goes on from an earlier mark, so {result.reply.cached:,} tokens are reused{instead},
+            and the answer is what it is without a cache:
             """
         )
         self._line(Text.assemble("  ", self._one_line(result.reply.answer), "  ", _right(result.right)))

@@ -6,13 +6,12 @@ It is the fault that caches of recurrent state have in practice. Must never be u
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from statemark.engine.model_executor import ModelExecutor
-from statemark.engine.sequence import StepPlan
+from statemark.engine.sequence import Chunk, StepPlan
 from statemark.models import Model
 from statemark.models.backend import RuntimeLike
 
@@ -26,38 +25,34 @@ class Planted:
 
 
 class WrongPosition(ModelExecutor):
-    """Once, takes the state of an earlier mark, about half-way, instead of the one asked for. Stamps are compared."""
-
-    most = 1
+    """While `times` lasts, takes the state of an earlier mark, about half-way, instead of the one asked for."""
 
     def __init__(self, model: Model, runtime: RuntimeLike) -> None:
         super().__init__(model, runtime)
+        self.times = 0
         self.planted: list[Planted] = []
         self._saved: dict[int, int] = {}  # slot -> position of the mark in it
 
+    def plant(self, times: int, *, check_stamps: bool) -> None:
+        self.times = times
+        self.arena.check_stamps = check_stamps
+
     def run(self, plan: StepPlan) -> None:
         for chunk in plan.chunks:
-            resumes = chunk.state_in >= 0 and chunk.state_in != chunk.state_out
-            if resumes and len(self.planted) < self.most:
-                earlier = [(p, slot) for slot, p in self._saved.items() if p < chunk.start]
-                if earlier:
-                    taken, slot = min(earlier, key=lambda found: (abs(found[0] - chunk.start // 2), found))
-                    self.planted.append(Planted(chunk.start, taken))
-                    chunk.state_in = slot
+            if self.times and chunk.state_in >= 0 and chunk.state_in != chunk.state_out:
+                self._misplace(chunk)
             self._saved.pop(chunk.state_out, None)
         super().run(plan)
         for chunk in plan.chunks:
             self._saved.update((slot, chunk.start + offset) for offset, slot, _ in chunk.marks)
 
-
-class UncheckedWrongPosition(WrongPosition):
-    """The same at every resume, where nobody compares stamps: a cache without them."""
-
-    most = sys.maxsize
-
-    def allocate(self, num_pages: int, num_slots: int) -> None:
-        super().allocate(num_pages, num_slots)
-        self.arena.check_stamps = False
+    def _misplace(self, chunk: Chunk) -> None:
+        earlier = [(position, slot) for slot, position in self._saved.items() if position < chunk.start]
+        if earlier:
+            taken, slot = min(earlier, key=lambda found: (abs(found[0] - chunk.start // 2), found))
+            chunk.state_in = slot
+            self.times -= 1
+            self.planted.append(Planted(chunk.start, taken))
 
 
 @contextmanager

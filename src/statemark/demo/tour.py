@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from statemark.demo.document import SECTION, SMALLEST, Document, Question, make_document
-from statemark.demo.fault import Planted, UncheckedWrongPosition, WrongPosition, complaints
+from statemark.demo.fault import Planted, WrongPosition, complaints
 from statemark.demo.stage import ANSWER, Reply, Stage, ask, marks_along
 from statemark.engine.chat import ChatPrompt, Message
 from statemark.engine.request import EngineRequest
-from statemark.engine.text_engine import TextEngine
 from statemark.errors import ConfigurationError
 
 DOCUMENT = 1500  # tokens, where the model's context allows
@@ -74,7 +73,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Faulty:
-    """A turn asked again, of an engine with the fault. `planted` is None where there was nothing to resume from."""
+    """A turn asked again with the fault. `planted` is None where no other state was there to be taken."""
 
     turn: Turn
     reply: Reply
@@ -122,6 +121,7 @@ class Tour:
         self.others: list[Turn] = []
         self._warm = stage.engine()
         self._cold = stage.engine(caching=False)
+        self._faulty = stage.engine(WrongPosition)
 
     def chat(self) -> Iterator[Turn]:
         """Part 1: the turns of one chat, whose history is what the model said."""
@@ -145,18 +145,19 @@ class Tour:
         return self.others[-1]
 
     def with_fault(self) -> Iterator[Faulty]:
-        """Part 3: the requests of parts 1 and 2 once more, of a cache that hands out the state of another position."""
-        engine = self.stage.engine(UncheckedWrongPosition)
-        for turn in [*self.turns, *self.others]:
-            yield self._faulty(engine, turn)
+        """Part 3: the same requests of a cache of their own, and once more with the state of another position."""
+        turns = [*self.turns, *self.others]
+        for turn in turns:
+            ask(self._faulty, turn.request)
+        for turn in turns:
+            yield self._with_fault(turn, check_stamps=False)
 
     def with_checks(self) -> Caught:
-        """Part 3, its end: the same fault, the first two turns, with the stamps compared."""
-        engine = self.stage.engine(WrongPosition)
+        """Part 3, its end: the second turn with the same fault, and the stamps compared."""
+        dropped = self._faulty.engine.stats().get("marks_discarded", 0)
         with complaints() as said:
-            for turn in self.turns[:2]:
-                result = self._faulty(engine, turn)
-        return Caught(result, tuple(said), engine.engine.stats()["marks_discarded"])
+            result = self._with_fault(self.turns[1], check_stamps=True)
+        return Caught(result, tuple(said), self._faulty.engine.stats().get("marks_discarded", 0) - dropped)
 
     def _turn(self, question: Question, messages: list[Message]) -> Turn:
         prompt = self.stage.render(messages)
@@ -166,12 +167,13 @@ class Tour:
         marks = marks_along(self._warm, prompt.token_ids)
         return Turn(question, request, segments(prompt, messages), marks, warm, cold)
 
-    @staticmethod
-    def _faulty(engine: TextEngine, turn: Turn) -> Faulty:
-        executor = engine.engine.executor
+    def _with_fault(self, turn: Turn, *, check_stamps: bool) -> Faulty:
+        executor = self._faulty.engine.executor
         assert isinstance(executor, WrongPosition)
         before = len(executor.planted)
-        reply = ask(engine, turn.request)
+        executor.plant(1, check_stamps=check_stamps)
+        reply = ask(self._faulty, turn.request)
+        executor.plant(0, check_stamps=True)
         planted = executor.planted[before:]
         return Faulty(turn, reply, planted[0] if planted else None)
 
