@@ -176,7 +176,7 @@ def write(
     limits = measure_limits(Runtime(threads=args.threads), "bfloat16")
     result = {
         "date": datetime.date.today().isoformat(),
-        "command": f"python benchmarks/peers/compare.py FOLDER --engines {args.engines} --rounds {args.rounds}",
+        "command": command_of(args),
         "machine": machine_facts(),
         "load_average": load_average,
         "limits": f"{limits.product_rate / 1e9:.0f} GFLOP/s from registers, {limits.read_rate / 1e9:.1f} GB/s read",
@@ -191,6 +191,14 @@ def write(
     text = report(result)
     (args.out / f"{args.name}.md").write_text(text)
     print(text)
+
+
+def command_of(args: argparse.Namespace) -> str:
+    """What to type for the same run elsewhere: without paths of this machine."""
+    named = ("engines", "like", "prefill", "decode", "streams", "rounds", "threads")
+    return " ".join(
+        ["python benchmarks/peers/compare.py FOLDER", *(f"--{name} {getattr(args, name)}" for name in named)]
+    )
 
 
 def say(text: str) -> None:
