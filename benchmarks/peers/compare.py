@@ -196,9 +196,8 @@ def write(
 def command_of(args: argparse.Namespace) -> str:
     """What to type for the same run elsewhere: without paths of this machine."""
     named = ("engines", "like", "prefill", "decode", "streams", "rounds", "threads")
-    return " ".join(
-        ["python benchmarks/peers/compare.py FOLDER", *(f"--{name} {getattr(args, name)}" for name in named)]
-    )
+    options = [f"--{name} {getattr(args, name)}" for name in named]
+    return " ".join(["python benchmarks/peers/compare.py FOLDER", *options])
 
 
 def say(text: str) -> None:
