@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-# The bundled model answers nine of ten such questions. With this seed it answers all that the tour asks, so that what
-# goes wrong in the tour is the fault's doing and not the model's.
+# The bundled model is not always right. With this seed it is, in all that the tour asks, so that what goes wrong there
+# is the fault's doing and not the model's. `python -m tests.demo.pick_seed` finds such seeds.
 SEED = 1
 SECTION = 100  # facts that a section has at most
 SMALLEST = 4  # facts of a section at least: the questions about one section must be about different ones
@@ -55,11 +55,11 @@ class Document:
         return f"{_INTRODUCTION}\n\n{self.text}"
 
 
-def make_document(section: int) -> Document:
-    """A document of three sections with `section` facts each, the first ones of a larger document's."""
+def make_document(section: int, seed: int = SEED) -> Document:
+    """A document of three sections with `section` facts each, the first ones of the seed's larger documents."""
     if not SMALLEST <= section <= SECTION:
         raise ValueError(f"a section has {SMALLEST} to {SECTION} facts, not {section}")
-    items, routes, people = (facts[:section] for facts in _facts())
+    items, routes, people = (facts[:section] for facts in _facts(seed))
     lines: list[str] = []
     for title, facts in (("Inventory: shelf", items), ("Timetable: time", routes), ("Contacts: phone", people)):
         lines += [f"# {title}", *(f"- {key} {value}" for key, value in facts)]
@@ -80,9 +80,9 @@ def make_document(section: int) -> Document:
 
 
 @cache
-def _facts() -> tuple[list[tuple[str, str]], ...]:
+def _facts(seed: int) -> tuple[list[tuple[str, str]], ...]:
     """(key, value) of the items, the routes and the people."""
-    rng = random.Random(SEED)
+    rng = random.Random(seed)
 
     def draw(low: int, high: int) -> int:
         return low + int(rng.random() * (high - low))  # random() alone is promised to be the same in every Python

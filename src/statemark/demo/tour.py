@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from statemark.demo.document import SECTION, SMALLEST, Document, Question, make_document
+from statemark.demo.document import SECTION, SEED, SMALLEST, Document, Question, make_document
 from statemark.demo.fault import Planted, WrongPosition, complaints
 from statemark.demo.stage import ANSWER, Reply, Stage, ask, marks_along
 from statemark.engine.chat import ChatPrompt, Message
@@ -15,7 +15,6 @@ from statemark.errors import ConfigurationError
 
 DOCUMENT = 1500  # tokens, where the model's context allows
 _A_TURN = ANSWER + 96  # tokens that a turn adds to a prompt at most: the answer, the question, the template's own
-_LEAST = 240  # tokens of a document that is worth a tour
 
 
 @dataclass(frozen=True)
@@ -114,9 +113,9 @@ class Caught:
 class Tour:
     """The parts in their order; each goes on from what the earlier ones did."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, *, tokens: int = DOCUMENT, seed: int = SEED) -> None:
         self.stage = stage
-        self.document = fitting_document(stage)
+        self.document = fitting_document(stage, tokens, seed)
         self.turns: list[Turn] = []
         self.others: list[Turn] = []
         self._warm = stage.engine()
@@ -187,14 +186,13 @@ def segments(prompt: ChatPrompt, messages: list[Message]) -> tuple[Segment, ...]
     return tuple(Segment(role, begin, end) for role, begin, end in zip(roles, (0, *cuts), (*cuts, total), strict=True))
 
 
-def fitting_document(stage: Stage) -> Document:
-    """The largest document of at most `DOCUMENT` tokens that leaves room for the turns."""
+def fitting_document(stage: Stage, tokens: int, seed: int) -> Document:
+    """The largest document with which a first prompt has at most `tokens` tokens and leaves room for the turns."""
     room = stage.max_model_len - len(make_document(SMALLEST).questions) * _A_TURN
-    wanted = min(DOCUMENT, room)
     low, high = SMALLEST - 1, SECTION
-    while low < high and wanted >= _LEAST:
+    while low < high:
         middle = (low + high + 1) // 2
-        if _size(stage, make_document(middle)) <= wanted:
+        if _size(stage, make_document(middle, seed)) <= min(tokens, room):
             low = middle
         else:
             high = middle - 1
@@ -204,10 +202,9 @@ def fitting_document(stage: Stage) -> Document:
             f"are left for it",
             hint="name a model with a longer context, or none for the one that comes with statemark",
         )
-    return make_document(low)
+    return make_document(low, seed)
 
 
 def _size(stage: Stage, document: Document) -> int:
-    return len(
-        stage.render([{"role": "system", "content": document.system}, {"role": "user", "content": "?"}]).token_ids
-    )
+    system, user = {"role": "system", "content": document.system}, {"role": "user", "content": "?"}
+    return len(stage.render([system, user]).token_ids)
