@@ -1,12 +1,21 @@
-"""A comparison's result as plain data, and the table that documents quote. Measures nothing."""
+"""A comparison's result as plain data, and the table that documents quote. Measures nothing.
+
+python benchmarks/peers/results.py        # puts the table of benchmarks/results/peers.json into README.md
+"""
 
 from __future__ import annotations
 
+import json
+import re
 import statistics
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 OURS = "statemark"
+ROOT = Path(__file__).resolve().parents[2]
+RESULT = ROOT / "benchmarks" / "results" / "peers.json"
+QUOTE = re.compile(r"(<!-- peers: begin -->\n).*?(<!-- peers: end -->)", re.S)
 
 
 def summarise(runs: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, Any]:
@@ -35,11 +44,12 @@ def summarise(runs: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, An
 def table(result: Mapping[str, Any]) -> str:
     """Markdown: one line an engine, one column a cell, our ratio to the better peer last."""
     cells = result["cells"]
-    names = list(cells)
+    names = sorted(cells, key=_place)
     lines = ["| tok/s | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
-    for engine, facts in result["engines"].items():
+    engines = result["engines"]
+    for engine in sorted(engines, key=lambda name: (name != OURS, name)):
         values = [_value(cells[name].get(engine)) for name in names]
-        lines.append(f"| {facts['label']} | " + " | ".join(values) + " |")
+        lines.append(f"| {engines[engine]['label']} | " + " | ".join(values) + " |")
     if any("ratio_to_best_peer" in cells[name] for name in names):
         ratios = [
             f"{cells[name]['ratio_to_best_peer']:.2f}x" if "ratio_to_best_peer" in cells[name] else "" for name in names
@@ -53,6 +63,11 @@ def _value(figures: Mapping[str, Any] | None) -> str:
         return ""
     median = figures["median"]
     return f"{median:.0f}" if median >= 100 else f"{median:.1f}"
+
+
+def _place(cell: str) -> tuple[bool, int]:
+    """Prefill before decode, small numbers before large ones."""
+    return not cell.startswith("prefill"), int(re.findall(r"\d+", cell)[0])
 
 
 def _times(ratio: float | None) -> str:
@@ -78,3 +93,18 @@ def report(result: Mapping[str, Any]) -> str:
               for facts in result["engines"].values()]  # fmt: skip
     lines += [f"- note: {note}" for note in result["notes"]]
     return "\n".join(lines) + "\n"
+
+
+def quote(document: str, result: Mapping[str, Any]) -> str:
+    """The document with the result's table, and what it was measured on, between its two comments."""
+    machine, limits = result["machine"], result["limits"]
+    where = f"Medians of {result['rounds']} rounds on {machine['cpu']}, {machine['cores']} cores; limits: {limits}.\n"
+    changed, count = QUOTE.subn(lambda found: f"{found[1]}{table(result)}\n{where}{found[2]}", document)
+    if count != 1:
+        raise SystemExit(f"error: {count} places for the table of peers, expected one")
+    return changed
+
+
+if __name__ == "__main__":
+    readme = ROOT / "README.md"
+    readme.write_text(quote(readme.read_text(), json.loads(RESULT.read_text())))

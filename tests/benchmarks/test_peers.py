@@ -86,6 +86,17 @@ def test_the_table_leaves_out_what_was_not_measured() -> None:
     )
 
 
+def test_the_readme_quotes_the_result_as_it_is() -> None:
+    results = module("results")
+    readme = (results.ROOT / "README.md").read_text()
+    assert results.quote(readme, json.loads(results.RESULT.read_text())) == readme
+
+
+def test_a_document_without_a_place_for_the_table_is_refused() -> None:
+    with pytest.raises(SystemExit, match="0 places"):
+        module("results").quote("no comments here", json.loads(module("results").RESULT.read_text()))
+
+
 WORKER = """
 import sys
 from protocol import Engine, serve
