@@ -6,6 +6,7 @@ run it.
 
 from statemark.cache.budget import Budget
 from statemark.cache.digest import PAGE_TOKENS, PrefixChain, roll_stamp, stamp_seed
+from statemark.cache.explain import Explanation
 from statemark.cache.index import Head, Lookup, Mark, PrefixIndex
 from statemark.cache.manager import CacheManager, Lease
 from statemark.cache.plan import plan_marks
@@ -14,6 +15,7 @@ __all__ = [
     "PAGE_TOKENS",
     "Budget",
     "CacheManager",
+    "Explanation",
     "Head",
     "Lease",
     "Lookup",

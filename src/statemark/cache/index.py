@@ -66,6 +66,7 @@ class Mark:
     hits: int = 0  # uses by requests that branch off here; going on with a conversation isn't counted
     clock: float = 0.0  # the eviction order's time of the last use
     entry: int = 0  # the eviction order's number of the valid entry; 0: none
+    likely: bool = False  # counted by the eviction order among the pinned ones
 
     @property
     def gain(self) -> int:

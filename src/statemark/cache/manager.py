@@ -20,15 +20,15 @@ import numpy.typing as npt
 
 from statemark.cache.budget import Budget
 from statemark.cache.digest import PAGE_TOKENS, PrefixChain, Tokens, roll_stamp, stamp_seed
+from statemark.cache.explain import explain
 from statemark.cache.index import Head, Lookup, Mark, Node, PrefixIndex
 from statemark.cache.integrity import check_holders
-from statemark.cache.plan import NEAR_END, plan_marks
-from statemark.cache.value import HEADS, EvictionOrder
+from statemark.cache.plan import plan_marks
+from statemark.cache.value import EDGE, HEADS, EvictionOrder
 from statemark.errors import IntegrityError
 
 Stamps = npt.NDArray[np.uint64]
 
-_CONTINUES = 2 * NEAR_END  # a hit this close to the end of the prompt that made the mark goes on with its conversation
 _JUNCTION = PAGE_TOKENS  # tokens that a junction must save to be worth a mark
 
 
@@ -118,6 +118,7 @@ class CacheManager:
                 salt, chain, pages, slot, mark.position, mark.stamp, mark.position, own, mark, copy, found, continues,
                 shared,
             )  # fmt: skip
+        self.order.tick()
         if use_cache and self.enabled:
             self._count(found, len(tokens))
         return lease
@@ -129,7 +130,7 @@ class CacheManager:
         if mark.position == prompt_tokens - 1:  # asked again: this prompt's end stays the last one
             mark.hits += 1
             return Head(prompt_tokens), None
-        if mark.kind in HEADS or (mark.kind != "system" and mark.position >= mark.head.prompt_tokens - _CONTINUES):
+        if mark.kind in HEADS or (mark.kind != "system" and mark.position >= mark.head.prompt_tokens - EDGE):
             if mark.head.superseded:
                 mark.hits += 1  # the conversation went on from here before: this is a branch
             return Head(prompt_tokens), mark.head
@@ -137,12 +138,10 @@ class CacheManager:
         return Head(prompt_tokens), None
 
     def _count(self, found: Lookup, prompt_tokens: int) -> None:
+        said = explain(found, prompt_tokens)
         self.counters["lookups"] += 1
-        lost = min(found.shared, prompt_tokens - 1) - found.position
-        if lost > 0:
-            at = found.position // PAGE_TOKENS
-            reason = "evicted" if any(node.evicted for node in found.path[at:]) else "unmarked"
-            self.counters[f"tokens_lost_{reason}"] += lost
+        if said.lost:
+            self.counters[f"tokens_lost_{said.veto}"] += said.lost
 
     def grow(self, lease: Lease, tokens: int) -> bool:
         """Make the lease's pages cover `tokens` tokens; False when there is no room (what it got stays)."""
@@ -187,14 +186,19 @@ class CacheManager:
         limit = self.marks_per_request
         return plan_marks(prompt_tokens, turns, lease.cached, limit, junction=junction, spacing=self._spacing)
 
-    def mark_slot(self, kind: str | None = None, gain: int = 0) -> int | None:
+    def mark_slot(
+        self, kind: str | None = None, position: int = 0, before: int = 0, onward: int | None = None
+    ) -> int | None:
         """A slot for a mark to be written by the next step; hand it to `publish` or `drop_slot`.
 
-        With a kind, and the tokens that the mark would save, it pushes out only what is worth less.
+        With a kind and its position between the marks around it, it pushes out only what is worth less.
         """
         if not self.enabled:
             return None
-        return self._slot(self.order.candidate(kind, gain) if kind is not None else None)
+        slot = self._slot(self.order.candidate(kind, position, before, onward) if kind is not None else None)
+        if slot is None:
+            self.counters["marks_without_room"] += 1
+        return slot
 
     def drop_slot(self, slot: int) -> None:
         self.budget.slots.drop(slot)

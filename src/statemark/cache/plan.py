@@ -53,7 +53,8 @@ def plan_marks(
     if inside:
         for position in reversed(_doubling(inside)):
             add(position, "turn")
-    for position in _gaps(sorted({max(start, _FIRST), *chosen})):
+    base = max(start, _FIRST // 2)
+    for position in _gaps([base, *sorted(p for p in chosen if p > base)]):
         add(position, "history")
     if limit >= _AMPLE and prompt_tokens - start > 2 * _NEARER:
         add(prompt_tokens - _NEARER, "near end")

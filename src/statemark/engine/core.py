@@ -223,6 +223,7 @@ class Engine:
             output.new_token_ids = [choice.token_id]
             output.new_logprobs = [choice.logprobs] if choice.logprobs is not None else None
             if first:
+                output.lookup = seq.explanation
                 output.prompt_logprobs = self._prompt_logprobs.pop(seq.request.request_id, None)
                 if seq.request.params.prompt_logprobs is not None and output.prompt_logprobs is None and not seq.index:
                     output.prompt_logprobs = [None]  # a prompt of one token has nothing to predict

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from statemark.cache import Explanation
 from statemark.engine.params import SamplingParams
 
 
@@ -46,7 +47,8 @@ class StepOutput:
     """News of one request after one engine step.
 
     `index` is the choice (0 to n-1). `finish_reason` is None while it runs, then "stop" (an eos or stop id,
-    named by `stop_token_id`, or `Engine.finish`), "length", "abort" or "error" (with `error` as the reason).
+    named by `stop_token_id`, or `Engine.finish`), "length", "abort" or "error" (with `error` as the reason). `lookup`,
+    with the first token, says what the prefix cache had for the prompt; None where it wasn't asked.
     """
 
     request_id: str
@@ -55,6 +57,7 @@ class StepOutput:
     new_logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     num_cached_tokens: int = 0
+    lookup: Explanation | None = None
     finish_reason: str | None = None
     stop_token_id: int | None = None
     error: str | None = None

@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 from statemark.cache import PAGE_TOKENS, CacheManager, Lease
+from statemark.cache.explain import explain
 from statemark.cache.manager import Stamps
 from statemark.engine.sequence import Chunk, Sequence, StepPlan
 from statemark.errors import IntegrityError
@@ -119,6 +120,9 @@ class Scheduler:
         seq.computed = lease.cached
         if seq.cached is None:
             seq.cached = lease.cached
+            if read and self.cache.enabled and lease.lookup is not None:
+                seq.explanation = explain(lease.lookup, seq.prompt_len, seq.request.turn_positions)
+                logger.debug("request %s: %s", seq.request.request_id, seq.explanation)
         seq.planned = []
         if self.cache.enabled and seq.request.use_cache:
             seq.planned = self.cache.plan(lease, seq.prompt_len, seq.request.turn_positions)
@@ -164,9 +168,8 @@ class Scheduler:
             position, kind = seq.planned.pop(0)
             if position <= chunk.start:
                 continue
-            slot = self.cache.mark_slot(kind, position - seq.last_mark)
-            if slot is None:
-                self.cache.counters["marks_without_room"] += 1
-            else:
+            onward = seq.planned[0][0] if seq.planned else None
+            slot = self.cache.mark_slot(kind, position, seq.last_mark, onward)
+            if slot is not None:
                 chunk.marks.append((position - chunk.start, slot, kind))
                 seq.last_mark = position

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from statemark.cache import PAGE_TOKENS, Lease, PrefixChain
+from statemark.cache import PAGE_TOKENS, Explanation, Lease, PrefixChain
 from statemark.cache.digest import Tokens
 from statemark.engine.request import EngineRequest
 
@@ -35,6 +35,7 @@ class Sequence:
         self.planned: list[tuple[int, str]] = []
         self.last_mark = 0  # where the newest of its marks lies: what the next one would save begins there
         self.cached: int | None = None  # tokens reused when it first started, for the caller
+        self.explanation: Explanation | None = None  # of that first lookup
         self.failures = 0
 
     @property

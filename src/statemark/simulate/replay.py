@@ -89,10 +89,10 @@ class Replay:
         last = lease.cached
         planned = self.cache.plan(lease, prompt, turns)
         self.cache.started(lease)
-        for position, kind in planned:
-            slot = self.cache.mark_slot(kind, position - last)
+        for i, (position, kind) in enumerate(planned):
+            onward = planned[i + 1][0] if i + 1 < len(planned) else None
+            slot = self.cache.mark_slot(kind, position, last, onward)
             if slot is None:
-                self.cache.counters["marks_without_room"] += 1
                 continue
             self.cache.publish(lease, tokens, position, slot, _stamps(lease, tokens, position), kind)
             lease.advance(tokens, position)

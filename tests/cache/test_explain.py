@@ -1,0 +1,89 @@
+"""What lookups say about themselves, and the counters of tokens lost for want of a mark."""
+
+import logging
+
+import pytest
+
+from statemark.cache.explain import explain
+from tests.cache.asking import Asking, few_marks, join, text
+from tests.engine.harness import engine, request, step
+
+
+def said(asking, tokens, turns=()):
+    return explain(asking.cache.find("s", tokens), len(tokens), turns)
+
+
+def test_nothing_cached():
+    got = said(Asking(), text(50))
+    assert (got.page_match, got.shared, got.reused, got.first_different, got.lost, got.veto) == (0, 0, 0, 0, 0, None)
+
+
+def test_page_match_and_shared_tokens_are_apart():
+    a = Asking()
+    a.ask(text(100), turns=[30, 96])
+    got = said(a, join(text(75), text(40, 900)), turns=[10, 30, 80])
+    assert (got.page_match, got.shared, got.reused, got.first_different) == (64, 75, 30, 75)
+    assert (got.turn, got.lost, got.veto) == (2, 45, "unmarked")
+    assert str(got) == (
+        "30 of 115 prompt tokens reused; 75 are cached, token 75 (turn 2) is new; 45 tokens lost: no mark was made "
+        "between them"
+    )
+
+
+def test_a_prompt_that_is_cached_whole_loses_nothing_by_its_last_token():
+    a = Asking()
+    a.ask(text(100))
+    got = said(a, text(100))
+    assert (got.shared, got.reused, got.first_different, got.lost, got.veto) == (100, 99, None, 0, None)
+
+
+def test_an_evicted_mark_is_named_as_the_reason_and_counted():
+    a = few_marks(4)
+    prompt = text(900)
+    a.ask(prompt, turns=[200, 400, 600])
+    gone = next(m for m in a.cache.index.marks() if m.position == 400)
+    gone.node.evicted = True
+    a.cache._evict(gone)
+    got = said(a, join(prompt[:450], text(9, 5_000)))
+    assert (got.reused, got.shared, got.veto) == (200, 450, "evicted")
+    a.ask(join(prompt[:450], text(9, 5_000)))
+    assert a.cache.counters["tokens_lost_evicted"] == 250
+
+
+def test_eviction_leaves_its_reason_where_deeper_pages_stay():
+    a = few_marks(5)
+    a.ask(text(8_000), turns=[1_000, 7_996])
+    for i in range(6):
+        a.ask(text(700, 100_000 * (i + 1)))
+    look = a.cache.find("s", join(text(5_000), text(5, 900_000)))
+    if look.shared > look.position:
+        assert explain(look, 5_005).veto == "evicted"
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_the_engine_hands_it_on_with_the_first_token_and_logs_it(caching, caplog):
+    e = engine(enable_prefix_caching=caching)
+    prompt = [i * 7 % 50 for i in range(100)]
+    with caplog.at_level(logging.DEBUG, logger="statemark.engine.scheduler"):
+        for name in ("a", "b"):
+            e.add_request(request(name, prompt, turns=[40], max_tokens=3))
+            outputs = []
+            while e.has_work():
+                outputs += e.step()
+                e.check_integrity()
+            assert [o.lookup is not None for o in outputs] == [caching, False, False]
+            if caching:
+                assert outputs[0].lookup.reused == outputs[0].num_cached_tokens
+    lines = [r.getMessage() for r in caplog.records if "prompt tokens reused" in r.getMessage()]
+    assert len(lines) == (2 if caching else 0)
+    if caching:
+        assert lines[1].startswith("request b: 99 of 100 prompt tokens reused; 100 are cached")
+        assert e.stats()["lookups"] == 2
+
+
+def test_a_request_that_may_not_read_the_cache_has_no_lookup():
+    e = engine()
+    e.add_request(request("a", [1, 2, 3], use_cache=False, max_tokens=1))
+    seen = {}
+    step(e, seen)
+    assert e.stats().get("lookups", 0) == 0

@@ -1,0 +1,68 @@
+"""Long histories without a model leave nothing, and a fault planted in the cache doesn't go unnoticed."""
+
+import pytest
+
+from statemark.errors import IntegrityError
+from statemark.simulate.soak import Soak
+
+
+def test_a_short_soak_leaves_nothing_and_reuses_much():
+    soak = Soak(check_every=20)
+    stats = soak.run(400).stats()
+    assert soak.finished + soak.aborted == 400
+    assert soak.aborted > 0
+    assert stats["marks_evicted"] > 100, "the cache must be too small, or nothing is shown"
+    assert stats["prompt_tokens_cached"] > stats["tokens_computed"] / 4
+    assert stats.get("integrity_errors", 0) == 0
+
+
+@pytest.mark.slow
+def test_a_soak_of_100_000_requests_leaves_no_page_and_no_mark():
+    soak = Soak(seed=1, check_every=5_000)
+    engine = soak.run(100_000)
+    assert soak.finished + soak.aborted == 100_000
+    assert engine.stats()["preemptions"] > 0
+    chains = len(engine.cache.index._nodes)
+    assert chains == 0
+    assert not engine._live
+    assert not engine._later
+    assert len(engine.cache.order._heap) < 200
+
+
+def leak_a_page(engine):
+    engine.cache.budget.try_page()
+
+
+def leak_a_slot(engine):
+    engine.cache.budget.try_slot()
+
+
+def lose_a_mark(engine):
+    mark = next(m for m in engine.cache.index.marks() if m.entry)
+    engine.cache.order.drop(mark)
+
+
+def wrong_parent(engine):
+    marks = [m for m in engine.cache.index.marks() if m.parent is not None]
+    marks[0].parent = None
+
+
+@pytest.mark.parametrize("damage", [leak_a_page, leak_a_slot, lose_a_mark, wrong_parent])
+def test_a_planted_leak_is_found(damage, monkeypatch):
+    soak = Soak(check_every=1)
+    step, count = soak._step, [0]
+
+    def damaged(engine, draw):
+        step(engine, draw)
+        count[0] += 1
+        if count[0] == 150:
+            damage(engine)
+
+    monkeypatch.setattr(soak, "_step", damaged)
+    with pytest.raises(IntegrityError):
+        soak.run(300)
+
+
+def test_equal_seeds_give_equal_histories():
+    assert Soak(seed=3).run(150).stats() == Soak(seed=3).run(150).stats()
+    assert Soak(seed=3).run(150).stats() != Soak(seed=4).run(150).stats()
