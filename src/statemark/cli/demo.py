@@ -43,7 +43,7 @@ def command(model: str | None, threads: int, isa: str | None, as_json: bool) -> 
         stage = Stage(path, threads=threads, isa=isa, progress=progress)
     finally:
         progress.clear()
-    name = "that comes with statemark" if model is None else Path(path).resolve().name
+    name = "bundled with statemark" if model is None else Path(path).resolve().name
     tour = Tour(stage)
     faulty, caught = _run(tour, stage, name, None if as_json else Drawing())
     if as_json:

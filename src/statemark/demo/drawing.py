@@ -40,7 +40,7 @@ class Drawing:
     def opening(self, stage: Stage, name: str) -> None:
         threads = f"{stage.threads} thread{'' if stage.threads == 1 else 's'}"
         self._line(Text("A tour of Statemark's prefix cache", "bold"))
-        self._line(Text(f"model {name} ({stage.spec.dtype}, {stage.isa}, {threads})", "dim"))
+        self._line(Text(f"model: {name} ({stage.spec.dtype}, {stage.isa}, {threads})", "dim"))
         self._words(
             """
             Part of this model's memory of a text is one block of numbers, its state, which every token overwrites.
@@ -120,17 +120,20 @@ class Drawing:
         self._line(table)
         moved = [result for result in results if result.planted]
         wrong = sum(result.turn.right and not result.right for result in moved)
-        other = sum(not result.equal for result in moved)
-        differ = f"Of {len(moved)} answers that went on from a wrong state, {other} {_differs(other)} in the digest"
+        digests = sum(not result.equal for result in moved)
+        words = sum(result.reply.answer != result.turn.cold.answer for result in moved)
+        differ = (
+            f"Of {len(moved)} answers from a wrong state, {digests} differ in the digest and {words} in their words"
+        )
         if wrong:
             self._words(
                 f"""
                 {differ}, and {wrong} that {_was(wrong)} right before {_was(wrong)} wrong now. They read as well as the
-                right ones: nobody who asks can tell, only the digest can.
+                right ones: whoever asks can't tell, only the digest does.
                 """
             )
         else:
-            self._words(f"{differ}. No error was seen: nobody who asks can tell, only the digest can.")
+            self._words(f"{differ}. No error was seen: whoever asks can't tell, only the digest does.")
 
     def caught(self, caught: Caught) -> None:
         self._line()
@@ -267,10 +270,6 @@ def _right(right: bool) -> Text:
 
 def _verdict(equal: bool) -> Text:
     return Text("equal", "green") if equal else Text("DIFFERENT", "bold red")
-
-
-def _differs(count: int) -> str:
-    return "differs" if count == 1 else "differ"
 
 
 def _was(count: int) -> str:
