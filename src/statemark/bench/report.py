@@ -98,7 +98,7 @@ def render_table(report: BenchReport) -> str:
         f"engine   statemark {machine['statemark']}, {model['isa']}, {model['threads']} threads",
         f"machine  {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']:.0f} GiB",
         f"limits   {limits['product_gflops']:.0f} GFLOP/s from registers, {limits['read_gb_per_second']:.1f} GB/s read; "
-        f"of the linear layers alone, so no engine can pass them",
+        "of the linear layers alone, so no engine can pass them",
     ]
     return "\n".join(lines)
 
