@@ -97,8 +97,8 @@ def render_table(report: BenchReport) -> str:
         f"model    {model['name']}, {model['dtype']}, {model['weight_bytes'] / 1e9:.2f} GB of weights",
         f"engine   statemark {machine['statemark']}, {model['isa']}, {model['threads']} threads",
         f"machine  {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']:.0f} GiB",
-        f"limits   {limits['product_gflops']:.0f} GFLOP/s from registers, {limits['read_gb_per_second']:.1f} GB/s read; "
-        "of the linear layers alone, so no engine can pass them",
+        f"limits   {limits['product_gflops']:.0f} GFLOP/s from registers, "
+        f"{limits['read_gb_per_second']:.1f} GB/s read; linear layers alone, so no engine can pass them",
     ]
     return "\n".join(lines)
 
