@@ -82,6 +82,8 @@ def stamp_seed(root: bytes) -> int:
 
 def roll_stamp(stamp: int, tokens: Tokens) -> int:
     """The stamp after consuming `tokens`: h = h * 0x9E3779B97F4A7C15 + token + 1 (mod 2^64) for each in turn."""
+    if len(tokens) == 1:  # each token of an answer
+        return (stamp * _STAMP_FACTOR + int(tokens[0]) + 1) & _MASK
     for start in range(0, len(tokens), _BLOCK):
         part = tokens[start : start + _BLOCK].astype(np.uint64) + np.uint64(1)
         n = len(part)

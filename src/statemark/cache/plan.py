@@ -56,7 +56,7 @@ def plan_marks(
     base = max(start, _FIRST // 2)
     for position in _gaps([base, *sorted(p for p in chosen if p > base)]):
         add(position, "history")
-    if limit >= _AMPLE and prompt_tokens - start > 2 * _NEARER:
+    if limit >= _AMPLE and prompt_tokens - start > 2 * _FIRST:
         add(prompt_tokens - _NEARER, "near end")
     if spacing:
         step = spacing * max(1, -(-(prompt_tokens - start) // (spacing * max(1, limit - len(chosen)))))

@@ -1,4 +1,4 @@
-"""What scheduler and cache cost beside the model: time of a step's bookkeeping with many running requests.
+"""What scheduler and cache cost beside the model: processor time of a step's bookkeeping with many running requests.
 
 `python -m statemark.simulate.bookkeeping [--running 256] [--prompt 2000] [--steps 60] [--json]`
 """
@@ -22,7 +22,7 @@ from statemark.simulate.soak import simulated_engine
 
 @dataclass(frozen=True)
 class Cost:
-    """Medians over decode steps with `running` requests, without executor and sampler."""
+    """Medians over decode steps with `running` requests, without executor and sampler; processor time."""
 
     running: int
     prompt_tokens: int
@@ -41,11 +41,11 @@ class _Aside:
 
     def wrap(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any, **kwargs: Any) -> Any:
-            start = time.perf_counter()
+            start = time.process_time()
             try:
                 return call(*args, **kwargs)
             finally:
-                self.seconds += time.perf_counter() - start
+                self.seconds += time.process_time() - start
 
         return timed
 
@@ -70,31 +70,39 @@ def measure(running: int, prompt: int, steps: int) -> Cost:
     engine = _engine(running, 200_000, aside)
     for i in range(running):
         engine.add_request(_request(f"r{i}", range(i * prompt, (i + 1) * prompt), steps + running * prompt))
-    start = time.perf_counter()
     while engine.scheduler.waiting or any(not s.decoding for s in engine.scheduler.running):
         engine.step()
-    admit = (time.perf_counter() - start - aside.seconds) / running
     times = []
     for _ in range(steps):
-        aside.seconds, start = 0.0, time.perf_counter()
+        aside.seconds, start = 0.0, time.process_time()
         engine.step()
-        times.append(time.perf_counter() - start - aside.seconds)
+        times.append(time.process_time() - start - aside.seconds)
     step = statistics.median(times)
     return Cost(
-        running, prompt, steps, round(step * 1e3, 3), round(step / running * 1e6, 2), round(admit * 1e3, 3), _long()
+        running=running,
+        prompt_tokens=prompt,
+        steps=steps,
+        step_ms=round(step * 1e3, 3),
+        request_us=round(step / running * 1e6, 2),
+        admit_ms=_alone([prompt] * 20),
+        longest_prompt_ms=_alone([100_000] * 2, repeated=True),
     )
 
 
-def _long() -> float:
-    """Admission of a prompt of 100,000 tokens that is cached, in milliseconds."""
+def _alone(prompts: list[int], *, repeated: bool = False) -> float:
+    """All that a prompt of that many tokens costs from its arrival to its end, in milliseconds; the last one's."""
     aside = _Aside()
     engine = _engine(1, 200_000, aside)
-    for name in ("a", "b"):
-        engine.add_request(_request(name, range(100_000), 1))
-        aside.seconds, start = 0.0, time.perf_counter()
+    taken = 0.0
+    for i, tokens in enumerate(prompts):
+        begin = 0 if repeated else i * tokens
+        request = _request(f"r{i}", range(begin, begin + tokens), 1)
+        aside.seconds, start = 0.0, time.process_time()
+        engine.add_request(request)
         while engine.has_work():
             engine.step()
-    return round((time.perf_counter() - start - aside.seconds) * 1e3, 2)
+        taken = time.process_time() - start - aside.seconds
+    return round(taken * 1e3, 3)
 
 
 def main() -> None:
