@@ -33,8 +33,8 @@ Arena::Arena(int64_t num_pages, int64_t page_elems, const std::string& kv_dtype,
   const double total = double(page_stride) * double(num_pages) + double(slot_stride) * double(num_slots);
   require(total < 1.4e14, "an arena of ", num_pages, " pages of ", page_bytes, " bytes and ", num_slots, " slots of ",
           slot_bytes, " bytes doesn't fit the address space");
-  pages_ = Region(page_stride * static_cast<size_t>(num_pages), false);
-  slots_ = Region(slot_stride * static_cast<size_t>(num_slots), false);
+  pages_ = Region(page_stride * static_cast<size_t>(num_pages));
+  slots_ = Region(slot_stride * static_cast<size_t>(num_slots));
   stamps.assign(static_cast<size_t>(num_slots * num_stamps * 2), 0);
 }
 

@@ -39,14 +39,18 @@ inline const float* raw_row(const GdnJob& job, int64_t s, int64_t t, int64_t bac
 
 constexpr int kMaxConvWidth = 16;
 
+// silu(sum over taps of weight * raw), oldest tap first. kWidth 0: the width is only known at run time.
+template <int kWidth>
 void convolve(const GdnJob& job, int64_t s, int64_t t, float* out) {
   const GdnArgs& args = job.args;
+  const int64_t width = kWidth ? kWidth : args.conv_width;
   const float* rows[kMaxConvWidth];
-  for (int64_t j = 0; j < args.conv_width; ++j) rows[j] = raw_row(job, s, t, args.conv_width - 1 - j);
-  each_vector(args.conv_dim, [&](int64_t c, int lanes) {
-    F acc = Vec::mul(load_some(rows[0] + c, lanes), load_some(args.conv_weight + c, lanes));
-    for (int64_t j = 1; j < args.conv_width; ++j)
-      acc = Vec::fma(load_some(rows[j] + c, lanes), load_some(args.conv_weight + j * args.conv_dim + c, lanes), acc);
+  for (int64_t j = 0; j < width; ++j) rows[j] = raw_row(job, s, t, width - 1 - j);
+  const float* weight = args.conv_weight;
+  each_vector(args.conv_dim, [&](int64_t c, int lanes) INLINE_LAMBDA {
+    F acc = Vec::mul(load_some(rows[0] + c, lanes), load_some(weight + c, lanes));
+    for (int64_t j = 1; j < width; ++j)
+      acc = Vec::fma(load_some(rows[j] + c, lanes), load_some(weight + j * args.conv_dim + c, lanes), acc);
     store_some(out + c, silu(acc), lanes);
   });
 }
@@ -59,7 +63,8 @@ inline void scale_row(float* x, int64_t n, float by) {
 void prepare_token(const GdnJob& job, int64_t t) {
   const GdnArgs& args = job.args;
   float* mixed = job.mixed + (t - job.first) * args.conv_dim;
-  convolve(job, args.batch.token_seq[t], t, mixed);
+  // 4 taps is what models use.
+  (args.conv_width == 4 ? convolve<4> : convolve<0>)(job, args.batch.token_seq[t], t, mixed);
   const float query_scale = 1.0f / __builtin_sqrtf(static_cast<float>(args.key_dim));
   for (int64_t h = 0; h < 2 * args.key_heads; ++h) {
     float* x = mixed + h * args.key_dim;
@@ -79,36 +84,40 @@ void prepare_token(const GdnJob& job, int64_t t) {
 }
 
 // One token over a strip: kv = g k.S; d = (v - kv) beta; S = g S + k (x) d; o = q.S. State [key_dim][kStrip].
-inline void step_strip(float* state, int64_t key_dim, const float* q, const float* k, const float* v, int v_cols,
-                       float decay, float beta, float* out) {
-  F acc[kChains][kStripVecs];
-  for (int c = 0; c < kChains; ++c)
-    for (int n = 0; n < kStripVecs; ++n) acc[c][n] = Vec::zero();
-  for (int64_t i = 0; i < key_dim; i += kChains)
-    for (int c = 0; c < kChains; ++c) {
+// noinline: alone it keeps its 16 registers; inlined into the task it spills.
+__attribute__((noinline)) void step_strip(float* state, int64_t key_dim, const float* q, const float* k, const float* v,
+                                          float decay, float beta, float* out) {
+  F acc[kChains * kStripVecs];  // chain c of vector n at c * kStripVecs + n
+  unroll<kChains * kStripVecs>([&](auto j) INLINE_LAMBDA { acc[j] = Vec::zero(); });
+  const float* s = state;
+  for (int64_t i = 0; i < key_dim; i += kChains, s += kChains * kStrip)
+    unroll<kChains>([&](auto c) INLINE_LAMBDA {
       const F key = Vec::set1(k[i + c]);
-      for (int n = 0; n < kStripVecs; ++n) acc[c][n] = Vec::fma(key, Vec::load(state + (i + c) * kStrip + n * W), acc[c][n]);
-    }
+      unroll<kStripVecs>([&](auto n) INLINE_LAMBDA {
+        F& a = acc[c * kStripVecs + n];
+        a = Vec::fma(key, Vec::load(s + c * kStrip + n * W), a);
+      });
+    });
   const F g = Vec::set1(decay);
   F d[kStripVecs], o[kStripVecs];
-  for (int n = 0; n < kStripVecs; ++n) {
-    for (int half = kChains / 2; half > 0; half /= 2)
-      for (int c = 0; c < half; ++c) acc[c][n] = Vec::add(acc[c][n], acc[c + half][n]);
-    const int lanes = static_cast<int>(at_least(0, at_most(v_cols - n * W, W)));
-    const F value = lanes > 0 ? load_some(v + n * W, lanes) : Vec::zero();
-    d[n] = Vec::mul(Vec::sub(value, Vec::mul(g, acc[0][n])), Vec::set1(beta));
+  unroll<kStripVecs>([&](auto n) INLINE_LAMBDA {
+    F kv = acc[n];
+    if constexpr (kChains == 2) kv = Vec::add(acc[n], acc[n + kStripVecs]);
+    if constexpr (kChains == 4)
+      kv = Vec::add(Vec::add(acc[n], acc[n + 2 * kStripVecs]), Vec::add(acc[n + kStripVecs], acc[n + 3 * kStripVecs]));
+    d[n] = Vec::mul(Vec::sub(Vec::load(v + n * W), Vec::mul(g, kv)), Vec::set1(beta));
     o[n] = Vec::zero();
-  }
-  for (int64_t i = 0; i < key_dim; ++i) {
+  });
+  float* p = state;
+  for (int64_t i = 0; i < key_dim; ++i, p += kStrip) {
     const F key = Vec::set1(k[i]), query = Vec::set1(q[i]);
-    for (int n = 0; n < kStripVecs; ++n) {
-      float* p = state + i * kStrip + n * W;
-      const F s = Vec::fma(key, d[n], Vec::mul(Vec::load(p), g));
-      Vec::store(p, s);
+    unroll<kStripVecs>([&](auto n) INLINE_LAMBDA {
+      const F s = Vec::fma(key, d[n], Vec::mul(Vec::load(p + n * W), g));
+      Vec::store(p + n * W, s);
       o[n] = Vec::fma(query, s, o[n]);
-    }
+    });
   }
-  for (int n = 0; n < kStripVecs; ++n) Vec::store(out + n * W, o[n]);
+  unroll<kStripVecs>([&](auto n) INLINE_LAMBDA { Vec::store(out + n * W, o[n]); });
 }
 
 struct Strip {
@@ -135,7 +144,8 @@ void run_strip(const GdnJob& job, int64_t s, int64_t from, int64_t to, const Str
   const BatchView& batch = args.batch;
   const bool begins = from == batch.seq_start[s];
   const int32_t source = begins ? batch.state_in[s] : batch.state_out[s];
-  for (int64_t i = 0; i < args.key_dim * kStrip; i += W) Vec::store(state + i, Vec::zero());
+  if (source < 0 || strip.cols < kStrip)
+    for (int64_t i = 0; i < args.key_dim * kStrip; i += W) Vec::store(state + i, Vec::zero());
   if (source >= 0)
     copy_cols(strip_in_slot(job, source, strip), args.value_dim, state, kStrip, args.key_dim, strip.cols);
   int32_t mark = batch.mark_begin[s];
@@ -143,13 +153,22 @@ void run_strip(const GdnJob& job, int64_t s, int64_t from, int64_t to, const Str
   while (mark < mark_end && batch.marks[3 * mark + 1] <= from - batch.seq_start[s]) ++mark;
   const int64_t key_head = strip.head / (args.value_heads / args.key_heads);
   const int64_t value_at = 2 * args.key_heads * args.key_dim + strip.head * args.value_dim + strip.col;
-  alignas(64) float row[kStrip];
+  alignas(64) float row[kStrip], padded[kStrip] = {};
   for (int64_t t = from; t < to; ++t) {
     const float* mixed = job.mixed + (t - job.first) * args.conv_dim;
     const float* gates = job.gates + (t - job.first) * 2 * job.gate_stride + strip.head;
+    // The rows of the next token lie 4 conv_dim bytes away, which no hardware prefetcher follows (measured: a third).
+    for (int64_t i = 0; i < args.key_dim; i += 16) {
+      __builtin_prefetch(mixed + args.conv_dim + key_head * args.key_dim + i);
+      __builtin_prefetch(mixed + args.conv_dim + (args.key_heads + key_head) * args.key_dim + i);
+    }
+    for (int i = 0; i < strip.cols; i += 16) __builtin_prefetch(mixed + args.conv_dim + value_at + i);
+    const bool whole = strip.cols == kStrip;
+    if (!whole) copy_cols(mixed + value_at, 0, padded, 0, 1, strip.cols);
+    float* out = args.out + t * args.out_stride + strip.head * args.value_dim + strip.col;
     step_strip(state, args.key_dim, mixed + key_head * args.key_dim, mixed + (args.key_heads + key_head) * args.key_dim,
-               mixed + value_at, strip.cols, gates[job.gate_stride], gates[0], row);
-    copy_cols(row, kStrip, args.out + t * args.out_stride + strip.head * args.value_dim + strip.col, 0, 1, strip.cols);
+               whole ? mixed + value_at : padded, gates[job.gate_stride], gates[0], whole ? out : row);
+    if (!whole) copy_cols(row, 0, out, 0, 1, strip.cols);
     for (; mark < mark_end && batch.marks[3 * mark + 1] == t - batch.seq_start[s] + 1; ++mark)
       save_strip(job, batch.marks[3 * mark + 2], strip, state);
   }

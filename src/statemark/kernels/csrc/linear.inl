@@ -98,8 +98,8 @@ inline TileFn tile_for(int rows) {
 
 // bf16 pairs of one row; an odd last column is paired with zero.
 inline void pack_pairs(const float* x, int64_t depth, uint32_t* to) {
-  for (int64_t i = 0; i < depth; i += 2)
-    to[i / 2] = to_bf16(x[i]) | (i + 1 < depth ? uint32_t(to_bf16(x[i + 1])) << 16 : 0u);
+  for (int64_t i = 0; i + 1 < depth; i += 2) to[i / 2] = to_bf16(x[i]) | to_bf16(x[i + 1]) << 16;
+  if (depth % 2) to[depth / 2] = to_bf16(x[depth - 1]);
 }
 
 // Rows of activations as a tile reads them: see kBlockDepth. `x` starts at k0.

@@ -57,7 +57,7 @@ Matrix::Matrix(int64_t rows, int64_t cols, const std::string& dtype) {
   require(rows >= 1 && cols >= 1, "a matrix needs at least one row and one column, got ", rows, " x ", cols);
   require(rows < (int64_t(1) << 31) && cols < (int64_t(1) << 31), "a matrix of ", rows, " x ", cols, " is too large");
   const int64_t padded_rows = (rows + kPanel - 1) / kPanel * kPanel, padded_cols = cols + cols % 2;
-  region_ = Region(static_cast<size_t>(padded_rows * padded_cols) * (bf16 ? 2 : 4), true);
+  region_ = Region(static_cast<size_t>(padded_rows * padded_cols) * (bf16 ? 2 : 4));
   view_ = {reinterpret_cast<const uint32_t*>(region_.data()), rows, cols, padded_cols, bf16};
 }
 

@@ -11,26 +11,35 @@ namespace {
 constexpr size_t kHuge = size_t(2) << 20;
 }
 
-Region::Region(size_t bytes, bool huge) : bytes_(bytes) {
+Region::Region(size_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;
-  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED) throw std::bad_alloc();
-  data_ = static_cast<uint8_t*>(p);
+  const bool huge = bytes >= 2 * kHuge;
+  map_bytes_ = huge ? bytes + kHuge : bytes;
+  map_ = mmap(nullptr, map_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (map_ == MAP_FAILED) {
+    map_ = nullptr;
+    throw std::bad_alloc();
+  }
+  const auto address = reinterpret_cast<uintptr_t>(map_);
+  data_ = reinterpret_cast<uint8_t*>(huge ? (address + kHuge - 1) / kHuge * kHuge : address);
 #ifdef MADV_HUGEPAGE
-  if (huge && bytes >= kHuge) madvise(p, bytes, MADV_HUGEPAGE);  // a wish; nothing depends on it
-#else
-  (void)huge;
+  if (huge) madvise(data_, bytes, MADV_HUGEPAGE);  // a wish; nothing depends on it
 #endif
 }
 
 Region::~Region() {
-  if (data_) munmap(data_, bytes_);
+  if (map_) munmap(map_, map_bytes_);
 }
 
 Region::Region(Region&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+    : map_(std::exchange(other.map_, nullptr)),
+      map_bytes_(std::exchange(other.map_bytes_, 0)),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)) {}
 
 Region& Region::operator=(Region&& other) noexcept {
+  std::swap(map_, other.map_);
+  std::swap(map_bytes_, other.map_bytes_);
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
   return *this;
@@ -46,7 +55,7 @@ void Scratch::grow(size_t bytes) {
   // A quarter more than asked, so that a slowly growing batch doesn't map anew each time.
   const size_t rounded = (bytes + bytes / 4 + kHuge - 1) / kHuge * kHuge;
   region_ = Region();
-  region_ = Region(rounded, true);
+  region_ = Region(rounded);
 }
 
 }  // namespace statemark

@@ -10,8 +10,9 @@ namespace statemark {
 class Region {
  public:
   Region() = default;
-  // `huge`: ask for 2 MiB pages; for memory that is used whole (weights, scratch), as it keeps what was touched.
-  Region(size_t bytes, bool huge);
+  // Asks for 2 MiB pages where that is worth it: scattered pages of keys and values were read at half the rate without.
+  // Memory is then committed 2 MiB at a time; parts that are given back return when the system wants them.
+  explicit Region(size_t bytes);
   ~Region();
   Region(Region&& other) noexcept;
   Region& operator=(Region&& other) noexcept;
@@ -22,7 +23,9 @@ class Region {
   void discard(size_t offset, size_t bytes);
 
  private:
-  uint8_t* data_ = nullptr;
+  void* map_ = nullptr;
+  size_t map_bytes_ = 0;
+  uint8_t* data_ = nullptr;  // aligned inside the mapping
   size_t bytes_ = 0;
 };
 

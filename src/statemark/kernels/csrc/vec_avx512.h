@@ -1,6 +1,6 @@
 // The vector of the AVX-512 BF16 target: 16 floats, and the dot product of bf16 pairs that linear layers use.
-// Few and simple intrinsics on purpose: on machines without AVX-512 the tests run this file through SIMDe, so every
-// name below must exist there. No mask registers in loads and stores of whole vectors; tails go through memory.
+// Few and simple intrinsics on purpose: on machines without AVX-512 the tests run this file through SIMDe, so the names
+// below must exist there. Tails go through memory instead of mask registers.
 #pragma once
 
 #ifdef STATEMARK_EMULATE_AVX512
@@ -64,7 +64,7 @@ struct Vec {
   static I add_int(I a, I b) { return _mm512_add_epi32(a, b); }
   static I sub_int(I a, I b) { return _mm512_sub_epi32(a, b); }
   template <int n> static I shift_left(I a) { return _mm512_slli_epi32(a, n); }
-  template <int n> static I shift_right(I a) { return _mm512_srai_epi32(a, n); }
+  template <int n> static I shift_right(I a) { return _mm512_srli_epi32(a, n); }
 
   static I load_words(const uint32_t* p) { return _mm512_loadu_si512(p); }
   static F low_bf16(I w) { return floats(_mm512_slli_epi32(w, 16)); }
@@ -81,7 +81,14 @@ struct Vec {
 
   static F load_bf16(const uint16_t* p) {
     const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-    return floats(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+#ifdef STATEMARK_EMULATE_AVX512  // this one is missing in SIMDe
+    const __m256i low = _mm256_cvtepu16_epi32(_mm256_castsi256_si128(half));
+    const __m256i high = _mm256_cvtepu16_epi32(_mm256_extracti128_si256(half, 1));
+    const I words = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+#else
+    const I words = _mm512_cvtepu16_epi32(half);
+#endif
+    return floats(_mm512_slli_epi32(words, 16));
   }
 
   static float sum(F v) {

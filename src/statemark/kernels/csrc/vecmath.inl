@@ -25,7 +25,7 @@ constexpr float kRounder = 12582912.0f;
 constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
 
 // Results below the smallest normal number are 0; above the largest, infinity; NaN stays NaN.
-inline F exp(F x) {
+INLINE F exp(F x) {
   const F t = Vec::fma(x, Vec::set1(1.44269504088896341f), Vec::set1(kRounder));
   const F n = Vec::sub(t, Vec::set1(kRounder));
   F r = Vec::fma(n, Vec::set1(-kLn2High), x);
@@ -43,7 +43,7 @@ inline F exp(F x) {
   return Vec::select(Vec::is_nan(x), x, y);
 }
 
-// For positive normal x.
+// For x >= 1: the exponent below is not negative.
 inline F log(F x) {
   const I half = Vec::set1_int(0x3f3504f3);  // sqrt(1/2): the mantissa is brought to [sqrt(1/2), sqrt(2))
   const I e = Vec::shift_right<23>(Vec::sub_int(Vec::bits(x), half));
@@ -78,12 +78,12 @@ inline F softplus(F x) {
   return Vec::select(Vec::less(Vec::set1(20.0f), x), x, small);
 }
 
-inline F sigmoid(F x) {
+INLINE F sigmoid(F x) {
   const F one = Vec::set1(1.0f);
   return Vec::div(one, Vec::add(one, exp(Vec::sub(Vec::zero(), x))));
 }
 
-inline F silu(F x) { return Vec::mul(x, sigmoid(x)); }
+INLINE F silu(F x) { return Vec::mul(x, sigmoid(x)); }
 
 // Sum of squares of n floats: four accumulators, vectors dealt in turn; then a fixed tree.
 inline float sum_squares(const float* x, int64_t n) {
@@ -103,21 +103,21 @@ inline float sum_squares(const float* x, int64_t n) {
 
 // Calls f(index, lanes) for each vector of n floats; lanes < W only at the tail.
 template <class Fn>
-inline void each_vector(int64_t n, const Fn& f) {
+INLINE void each_vector(int64_t n, const Fn& f) {
   int64_t i = 0;
   for (; i + W <= n; i += W) f(i, W);
   if (i < n) f(i, static_cast<int>(n - i));
 }
 
-inline F load_some(const float* p, int lanes) { return lanes == W ? Vec::load(p) : Vec::load_n(p, lanes); }
-inline void store_some(float* p, F v, int lanes) { lanes == W ? Vec::store(p, v) : Vec::store_n(p, v, lanes); }
+INLINE F load_some(const float* p, int lanes) { return lanes == W ? Vec::load(p) : Vec::load_n(p, lanes); }
+INLINE void store_some(float* p, F v, int lanes) { lanes == W ? Vec::store(p, v) : Vec::store_n(p, v, lanes); }
 
-// Round to nearest even; NaN keeps its sign and stays NaN.
-inline uint16_t to_bf16(float x) {
+// Round to nearest even; NaN keeps its sign and stays NaN. Without a branch, so that loops over it become vectors.
+inline uint32_t to_bf16(float x) {
   uint32_t b;
   __builtin_memcpy(&b, &x, sizeof b);
-  if ((b & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((b >> 16) | 0x40u);
-  return static_cast<uint16_t>((b + 0x7fffu + ((b >> 16) & 1u)) >> 16);
+  const uint32_t rounded = (b + 0x7fffu + ((b >> 16) & 1u)) >> 16, quiet = (b >> 16) | 0x40u;
+  return (b & 0x7fffffffu) > 0x7f800000u ? quiet : rounded;
 }
 
 }  // namespace
