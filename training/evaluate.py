@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
+from training.facts import STYLES
 from training.model import Model
 from training.rows import BUNDLED, Row, RowMaker, held_out_chat, load_tokenizer, render_head, render_turn
 from training.shape import Shape
@@ -21,9 +22,9 @@ RUN = Path(__file__).resolve().parent / "run"
 LENGTHS = (100, 300, 700, 1500, 2000)
 
 
-def held_out(maker: RowMaker, length: int, index: int, mode: str, turns: int) -> Row:
+def held_out(maker: RowMaker, length: int, index: int, mode: str, turns: int, styles: int) -> Row:
     """Conversation number `index` as a row; the history is the right answers, only the last answer is scored."""
-    system, asked = held_out_chat(length, index, turns)
+    system, asked = held_out_chat(length, index, turns, styles)
     texts = [render_head(system)] if system else []
     for i, t in enumerate(asked):
         texts.append(render_turn(t.user, t.question, mode if i + 1 == len(asked) else "history"))
@@ -41,7 +42,7 @@ def right(model: Model, row: Row) -> bool:
 
 
 def evaluate(
-    model: Model, lengths: tuple[int, ...], documents: int, modes: tuple[str, ...], turns: int
+    model: Model, lengths: tuple[int, ...], documents: int, modes: tuple[str, ...], turns: int, styles: int
 ) -> list[dict[str, object]]:
     maker = RowMaker(load_tokenizer())
     results: list[dict[str, object]] = []
@@ -49,7 +50,7 @@ def evaluate(
         for mode in modes:
             started, correct, tokens = time.monotonic(), 0, 0
             for index in range(documents):
-                row = held_out(maker, length, index, mode, turns)
+                row = held_out(maker, length, index, mode, turns, styles)
                 tokens += len(row.ids)
                 correct += right(model, row)
                 if sys.stderr.isatty() and index % 10 == 0:
@@ -59,6 +60,7 @@ def evaluate(
                     "context": length,
                     "mean_tokens": round(tokens / documents),
                     "mode": mode,
+                    "styles": styles,
                     "documents": documents,
                     "right": correct,
                     "accuracy": round(correct / documents, 4),
@@ -91,11 +93,12 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS))
     parser.add_argument("--modes", nargs="+", default=["think", "empty"], choices=["think", "empty"])
     parser.add_argument("--turns", type=int, default=4, help="at most so many turns; the last is scored")
+    parser.add_argument("--styles", type=int, default=len(STYLES), help=f"the first so many of {', '.join(STYLES)}")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, help="write the results here as JSON")
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
-    results = evaluate(load(a.checkpoint), tuple(a.lengths), a.documents, tuple(a.modes), a.turns)
+    results = evaluate(load(a.checkpoint), tuple(a.lengths), a.documents, tuple(a.modes), a.turns, a.styles)
     if a.out:
         a.out.write_text(json.dumps(results, indent=2) + "\n")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from statemark import LLM, SamplingParams
+from training.facts import STYLES
 from training.rows import Turn, held_out_chat
 
 GROUP = 16
@@ -50,6 +51,7 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=500)
     parser.add_argument("--lengths", type=int, nargs="+", default=[100, 300, 700, 1500, 2000])
     parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--styles", type=int, default=len(STYLES), help=f"the first so many of {', '.join(STYLES)}")
     parser.add_argument("--no-thinking", action="store_true")
     parser.add_argument("--out", type=Path, help="write the results here as JSON")
     a = parser.parse_args()
@@ -58,13 +60,14 @@ def main() -> None:
     for length in a.lengths:
         started, total = time.monotonic(), [0, 0, 0, 0]
         for first in range(0, a.documents, GROUP):
-            chats = [held_out_chat(length, i, a.turns) for i in range(first, min(first + GROUP, a.documents))]
+            chats = [held_out_chat(length, i, a.turns, a.styles) for i in range(first, min(first + GROUP, a.documents))]
             total = [x + y for x, y in zip(total, run_group(llm, chats, not a.no_thinking), strict=True)]
         right, asked, tokens, cached = total
         results.append(
             {
                 "context": length,
                 "mode": "empty" if a.no_thinking else "think",
+                "styles": a.styles,
                 "documents": a.documents,
                 "questions": asked,
                 "right": right,

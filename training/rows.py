@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from training.facts import Document, Question, make_document
+from training.facts import STYLES, Document, Question, make_document
 
 BUNDLED = Path(__file__).resolve().parent.parent / "src" / "statemark" / "bundled"
 INTRODUCTIONS = (
@@ -81,12 +81,12 @@ def render_turn(user: str, question: Question, mode: str) -> str:
     return f"<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n{think[mode]}{question.answer}<|im_end|>\n"
 
 
-def held_out_chat(length: int, index: int, most_turns: int) -> tuple[str, list[Turn]]:
+def held_out_chat(length: int, index: int, most_turns: int, styles: int = len(STYLES)) -> tuple[str, list[Turn]]:
     """(system text, turns) of evaluation chat `index`, about `length` tokens long. Training never draws these seeds."""
     rng = random.Random(f"held out {length} {index}")
     wanted, count, tried = round(length * 1.06) - 60, length // 9, []
     for _ in range(8):
-        document = make_document(random.Random(f"document {length} {index}"), count)
+        document = make_document(random.Random(f"document {length} {index}"), count, styles)
         size = len(ABOUT_A_TOKEN.findall(document.text))
         tried.append((abs(size - wanted), document))
         count = max(2, round(count * wanted / size))
@@ -139,7 +139,7 @@ class RowMaker:
         shifted = (np.array(ids[:size]), np.array(targets[1 : size + 1]), np.array(turn[1 : size + 1]))
         return Row(*shifted)
 
-    def training_row(self, rng: random.Random, length: int, facts: tuple[int, int], styles: int = 4) -> Row:
+    def training_row(self, rng: random.Random, length: int, facts: tuple[int, int], styles: int = len(STYLES)) -> Row:
         """One document with a fact count from `facts` (fewer if no room is left for questions), filled with turns."""
         count = rng.randint(*facts)
         while True:

@@ -26,7 +26,14 @@ from training.shape import Shape
 RUN = Path(__file__).resolve().parent / "run"
 # (row length, fewest facts, most facts, line styles): the next starts when the answers of this one are mostly right.
 # One line style first: binding a value to its key is the hard step, and it comes much sooner in one form.
-STAGES = [(160, 2, 8, 1), (160, 2, 8, 3), (256, 4, 16, 4), (512, 10, 40, 4), (1024, 25, 85, 4), (2048, 40, 180, 4)]
+STAGES = [
+    (160, 2, 8, 1),
+    (256, 4, 24, 1),
+    (256, 4, 16, 4),
+    (512, 10, 40, 4),
+    (1024, 25, 85, 4),
+    (2048, 40, 180, 4),
+]
 ADVANCE = 0.80
 WARM_UP = 40
 
@@ -172,7 +179,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=90.0, help="training time in all, earlier runs counted in")
     parser.add_argument("--lr", type=float, default=4e-3)
     parser.add_argument("--clip", type=float, default=1.0)
-    parser.add_argument("--tokens", type=int, default=2048, help="tokens a step and worker")
+    parser.add_argument("--tokens", type=int, default=1280, help="tokens a step and worker")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fresh", action="store_true", help="start over")
     parser.add_argument("--stage", type=int, help="start at this stage of the curriculum")
