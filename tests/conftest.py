@@ -1,4 +1,8 @@
-"""Options that every test run shares. CI gives --no-skips in the stages that are meant for optional packages."""
+"""Options that every test run shares.
+
+CI gives --require in the stage in which an optional package is installed: a test that is skipped there because the
+package is missing looks like one that passed.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,22 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--no-skips",
-        action="store_true",
-        help="count a skipped test or module as failed: for CI stages in which everything optional is installed",
+        "--require",
+        action="append",
+        default=[],
+        metavar="PACKAGE",
+        help="a test or module that is skipped because it can't import PACKAGE counts as failed",
     )
 
 
 def _refuse_skip(config: pytest.Config, report: Any) -> None:
-    if report.skipped and not hasattr(report, "wasxfail") and config.getoption("--no-skips"):
+    if not report.skipped or hasattr(report, "wasxfail"):
+        return
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    wanted = [package for package in config.getoption("--require") if f"import '{package}" in reason]
+    if wanted:
         report.outcome = "failed"
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        report.longrepr = f"{reason}\n(--no-skips: nothing may be skipped in this run)"
+        report.longrepr = f"{reason}\n(--require {wanted[0]}: nothing may be skipped for want of it in this run)"
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,4 +1,4 @@
-"""The option --no-skips: what CI's stages for optional packages rely on."""
+"""The option --require: what CI's stage for optional packages relies on."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+TEST = "def test_it():\n    pass\n"
 
-# Name -> source, and what becomes of it with --no-skips.
+# Name -> source, and what becomes of it with --require no_such_package.
 CASES = {
-    "passes": ("def test_it():\n    pass\n", "PASSED"),
+    "passes": (TEST, "PASSED"),
     "skips": ("import pytest\n\ndef test_it():\n    pytest.importorskip('no_such_package')\n", "FAILED"),
-    "marked": ("import pytest\n\n@pytest.mark.skip\ndef test_it():\n    pass\n", "ERROR"),
-    "module": ("import pytest\n\npytest.importorskip('no_such_package')\n\ndef test_it():\n    pass\n", "ERROR"),
+    "inner": ("import pytest\n\ndef test_it():\n    pytest.importorskip('no_such_package.inner')\n", "FAILED"),
+    "module": (f"import pytest\n\npytest.importorskip('no_such_package')\n\n{TEST}", "ERROR"),
+    "another": (f"import pytest\n\npytest.importorskip('another_package')\n\n{TEST}", "SKIPPED"),
+    "marked": (f"import pytest\n\n@pytest.mark.skip(reason='no such hardware')\n{TEST}", "SKIPPED"),
     "expected": ("import pytest\n\n@pytest.mark.xfail\ndef test_it():\n    assert False\n", "XFAIL"),
 }
 
@@ -37,15 +40,14 @@ def run(folder: Path, *options: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_a_skip_is_a_failure_when_asked_for(folder: Path) -> None:
-    status, out = run(folder, "--no-skips")
+def test_a_skip_for_want_of_a_required_package_is_a_failure(folder: Path) -> None:
+    status, out = run(folder, "--require", "no_such_package")
     assert status != 0
     for name, (_, outcome) in CASES.items():
-        assert re.search(rf"^{outcome} \S*test_{name}\.py", out, re.M), out
-    assert "SKIPPED" not in out
+        assert re.search(rf"^{outcome} .*test_{name}\.py", out, re.M), f"{name} should be {outcome}:\n{out}"
 
 
 def test_a_skip_is_a_skip_otherwise(folder: Path) -> None:
     status, out = run(folder)
-    assert status == 0
-    assert out.count("SKIPPED") == 3
+    assert status == 0, out
+    assert len(re.findall(r"^SKIPPED ", out, re.M)) == 5
