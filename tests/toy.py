@@ -1,8 +1,8 @@
 """An executor whose logits depend on everything that a cache could get wrong, without a model.
 
 Every token's logits are a hash of the recurrent state and of all page entries of its prefix, where a page entry is
-itself a hash of token, position and state. A state or page from another prefix, another position or another request, one
-token too many or too few: each changes the logits of every later token.
+itself a hash of token, position and state. A state or page from another prefix, another position or another request,
+one token too many or too few: each changes the logits of every later token.
 """
 
 from __future__ import annotations
