@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
+from statemark.cli.frame import cli
 from statemark.models.make_model import make_model
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -70,3 +71,9 @@ def test_commands_and_options_exist(words: list[str]) -> None:
     assert isinstance(command, click.Command)
     known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     assert [word for word in words if word.startswith("-") and word.split("=")[0] not in known] == []
+
+
+def test_the_readme_names_every_command() -> None:
+    text = (ROOT / "README.md").read_text()
+    names = cli.list_commands(click.Context(cli))
+    assert [name for name in names if f"statemark {name}" not in text] == []
