@@ -1,11 +1,11 @@
 """The exception tree. Every error that a user can cause carries what was wrong, the numbers, and what to change.
 
-    StatemarkError
-    ├── UserError               something that the caller can change; `hint` says what
-    │   ├── ConfigurationError      an option or a budget that can't work
-    │   ├── CheckpointError         a model folder that can't be loaded
-    │   └── InvalidRequestError     one request that can't be served; the engine goes on
-    └── IntegrityError          a contract would have been broken; nothing was published
+StatemarkError
+├── UserError               something that the caller can change; `hint` says what
+│   ├── ConfigurationError      an option or a budget that can't work
+│   ├── CheckpointError         a model folder that can't be loaded
+│   └── InvalidRequestError     one request that can't be served; the engine goes on
+└── IntegrityError          a contract would have been broken; nothing was published
 """
 
 from __future__ import annotations
