@@ -14,6 +14,8 @@ NB_MODULE(_core, m) {
       PyErr_SetString(kind.ptr(), error.what());
     }
   });
+  // A Runtime kept in a global or a cache lives until the process ends; that is no leak to report to a user.
+  nb::set_leak_warnings(false);
   m.attr("PAGE") = kPage;
   m.attr("PANEL") = kPanel;
   bind_memory(m);

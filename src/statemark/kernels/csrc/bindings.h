@@ -26,6 +26,7 @@ int64_t extent(const Array& a, size_t i) {
 // Row stride in elements. A single row has none that matters; one column has no inner stride that matters.
 template <class Array>
 int64_t row_stride(const char* name, const Array& a) {
+  if (a.size() == 0) return extent(a, 1);
   require(a.shape(1) <= 1 || a.stride(1) == 1, name, " must have contiguous rows, its inner stride is ", a.stride(1));
   require(a.shape(0) <= 1 || a.stride(0) >= extent(a, 1), name, " must have rows that don't overlap, its row stride is ",
           a.stride(0), " for ", a.shape(1), " columns");

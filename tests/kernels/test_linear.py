@@ -1,0 +1,158 @@
+"""Matrix products: a row never depends on its mates, the order over k is the documented one, errors are bounded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from statemark.kernels import Matrix
+from tests.kernels.inputs import F32, ISAS, bf16_bits, bf16_values, matrix, runtime, uniform
+
+DTYPES = ("bfloat16", "float32")
+EPS = 2.0**-24
+
+
+def product(isa: str, x: F32, m: Matrix, threads: int = 1) -> F32:
+    out = np.full((len(x), m.rows), np.nan, np.float32)
+    runtime(isa, threads).linear(x, m, out)
+    return out
+
+
+def one_by_one(isa: str, x: F32, m: Matrix) -> F32:
+    return np.concatenate([product(isa, x[i : i + 1], m) for i in range(len(x))])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("rows", "cols"), [(1, 1), (45, 515), (64, 256), (33, 2), (96, 300)])
+def test_a_row_is_the_same_alone_and_among_1_to_70(isa: str, dtype: str, rows: int, cols: int) -> None:
+    x, m = uniform(70, cols, seed=1), matrix(rows, cols, dtype, seed=2)
+    alone = one_by_one(isa, x, m)
+    assert np.isfinite(alone).all()
+    for count in range(1, 71):
+        assert np.array_equal(product(isa, x[:count], m), alone[:count]), count
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("count", [193, 401, 2050])
+def test_a_row_is_the_same_among_many_and_at_any_place(isa: str, dtype: str, count: int) -> None:
+    # 193 needs a second block of rows, 401 a third, 2050 a second turn of packing
+    x, m = uniform(count, 270, seed=3), matrix(40, 270, dtype, seed=4)
+    together = product(isa, x, m)
+    for i in (0, 5, 191, 192, count - 1):
+        assert np.array_equal(product(isa, x[i : i + 1], m)[0], together[i]), i
+    assert np.array_equal(product(isa, x[::-1].copy(), m), together[::-1])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("count", [1, 2, 7, 48, 49, 200])
+def test_the_number_of_threads_changes_nothing(isa: str, dtype: str, count: int) -> None:
+    x, m = uniform(count, 260, seed=5), matrix(700, 260, dtype, seed=6)
+    expected = product(isa, x, m, threads=1)
+    for threads in (2, 3):
+        assert np.array_equal(product(isa, x, m, threads=threads), expected), threads
+
+
+def chain(isa: str, x: F32, w: F32, dtype: str) -> F32:
+    """The documented order in NumPy. Inputs are such that a float64 sum of a product and the chain is exact."""
+    acc = np.zeros((len(x), len(w)), np.float32)
+    dot = dtype == "bfloat16" and isa.startswith("avx512_bf16")
+    if dot:
+        x = bf16_values(bf16_bits(x))
+    for k in [k ^ 1 for k in range(x.shape[1])] if dot else range(x.shape[1]):  # the later of a pair comes first
+        products = x[:, None, k].astype(np.float64) * w[None, :, k].astype(np.float64)
+        if isa == "portable":  # two roundings
+            products = products.astype(np.float32).astype(np.float64)
+        acc = (acc.astype(np.float64) + products).astype(np.float32)
+    return acc
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("count", [1, 3, 6, 64])
+def test_an_output_is_one_chain_over_k(isa: str, dtype: str, count: int) -> None:
+    cols = 600  # more than two blocks of k: chains go through memory
+    x = uniform(count, cols, seed=7)
+    w = np.sign(uniform(40, cols, seed=8)) * (0.25 + np.floor(np.abs(uniform(40, cols, seed=9)) * 192) / 256)
+    m = Matrix(40, cols, dtype)
+    m.fill(0, w.astype(np.float32))
+    assert np.array_equal(m.to_float32(), w.astype(np.float32))  # bfloat16 holds them exactly
+    assert np.array_equal(product(isa, x, m), chain(isa, x, m.to_float32(), dtype))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("count", [1, 5, 60])
+def test_the_error_stays_below_the_bound_of_a_chain(isa: str, dtype: str, count: int) -> None:
+    x, m = uniform(count, 777, seed=10), matrix(50, 777, dtype, seed=11)
+    if dtype == "bfloat16" and isa.startswith("avx512_bf16"):
+        exact_x = bf16_values(bf16_bits(x)).astype(np.float64)
+    else:
+        exact_x = x.astype(np.float64)
+    w = m.to_float32().astype(np.float64)
+    bound = (777 + 2) * EPS * (np.abs(exact_x) @ np.abs(w).T)
+    assert (np.abs(product(isa, x, m) - exact_x @ w.T) <= bound).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("count", [1, 4, 70])
+def test_bias_and_accumulate_are_added_once_at_the_end(isa: str, dtype: str, count: int) -> None:
+    rt, x, m = runtime(isa), uniform(count, 530, seed=12), matrix(45, 530, dtype, seed=13)
+    bias, before = uniform(45, seed=14), uniform(count, 45, seed=15)
+    plain = product(isa, x, m)
+    for use_bias in (False, True):
+        for accumulate in (False, True):
+            out = before.copy()
+            rt.linear(x, m, out, bias if use_bias else None, accumulate)
+            expected = plain + bias if use_bias else plain
+            assert np.array_equal(out, before + expected if accumulate else expected), (use_bias, accumulate)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_rows_may_have_a_stride(isa: str) -> None:
+    wide, m = uniform(9, 400, seed=16), matrix(50, 300, "bfloat16", seed=17)
+    out = np.full((9, 80), 7.0, np.float32)
+    runtime(isa).linear(wide[:, 40:340], m, out[:, 20:70])
+    assert np.array_equal(out[:, 20:70], product(isa, wide[:, 40:340].copy(), m))
+    assert (out[:, :20] == 7.0).all()
+    assert (out[:, 70:] == 7.0).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_nan_and_infinity_stay_in_their_row(isa: str, dtype: str) -> None:
+    x, m = uniform(20, 40, seed=18), matrix(33, 40, dtype, seed=19)
+    clean = product(isa, x, m)
+    x[3, 7], x[11, 0] = np.nan, np.inf
+    dirty = product(isa, x, m)
+    assert np.isnan(dirty[3]).all()
+    assert not np.isfinite(dirty[11]).any()
+    others = [i for i in range(20) if i not in (3, 11)]
+    assert np.array_equal(dirty[others], clean[others])
+
+
+def test_wrong_shapes_and_types_are_refused_with_numbers() -> None:
+    rt, m, out = runtime(ISAS[0]), matrix(8, 6, "float32", seed=20), np.zeros((2, 8), np.float32)
+    x = uniform(2, 6, seed=21)
+    with pytest.raises(ValueError, match="x has 5 columns, the matrix has 6"):
+        rt.linear(x[:, :5], m, out)
+    with pytest.raises(ValueError, match="out must be 2 x 8, is 2 x 7"):
+        rt.linear(x, m, out[:, :7])
+    with pytest.raises(ValueError, match="bias must have 8 elements, has 7"):
+        rt.linear(x, m, out, np.zeros(7, np.float32))
+    with pytest.raises(ValueError, match="inner stride is 2"):
+        rt.linear(uniform(2, 12, seed=22)[:, ::2], m, out)
+    with pytest.raises(TypeError):
+        rt.linear(x.astype(np.float64), m, out)  # type: ignore[arg-type]
+    read_only = out.copy()
+    read_only.flags.writeable = False
+    with pytest.raises(TypeError):
+        rt.linear(x, m, read_only)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_no_rows_is_no_work(isa: str) -> None:
+    runtime(isa, 2).linear(np.zeros((0, 6), np.float32), matrix(8, 6, "float32", seed=23), np.zeros((0, 8), np.float32))
