@@ -6,6 +6,7 @@ Owns the list of commands; must not import any of them, nor NumPy, until one is 
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import importlib.util
 from collections.abc import Sequence
@@ -101,6 +102,11 @@ def run(argv: Sequence[str] | None = None) -> int:
         return error.exit_code  # 2 for usage, 1 for what failed without the caller's doing
     except (click.Abort, KeyboardInterrupt):
         return 130
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        report_error(f"nothing more can be written: {error.strerror}", "make room, or write elsewhere")
+        return 2
     return result if isinstance(result, int) and not isinstance(result, bool) else 0
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from statemark.engine.executor import F32, U64
 from statemark.engine.sequence import StepPlan
-from statemark.errors import IntegrityError
+from statemark.errors import ConfigurationError, IntegrityError
 from statemark.models import Model
 from statemark.models.backend import RuntimeLike, backend_of
 
@@ -30,9 +30,16 @@ class ModelExecutor:
 
     def allocate(self, num_pages: int, num_slots: int) -> None:
         spec = self.model.spec
-        self.arena = self._backend.Arena(
-            num_pages, spec.page_elems, spec.kv_dtype, num_slots, spec.slot_floats, spec.num_recurrent_layers
-        )
+        try:
+            self.arena = self._backend.Arena(
+                num_pages, spec.page_elems, spec.kv_dtype, num_slots, spec.slot_floats, spec.num_recurrent_layers
+            )
+        except (ValueError, MemoryError) as error:
+            raise ConfigurationError(
+                f"no room for {num_pages:,} pages of {self.page_bytes:,} bytes and {num_slots:,} states of "
+                f"{self.slot_bytes:,} bytes: {error}",
+                hint="lower cache_memory",
+            ) from None
 
     def run(self, plan: StepPlan) -> None:
         chunks = plan.chunks

@@ -12,6 +12,7 @@ from typing import Any
 from statemark.engine.chat import ChatPrompt, ChatTemplate
 from statemark.engine.core import Engine
 from statemark.engine.detokenize import TokenTexts
+from statemark.engine.interrupts import interrupts_after
 from statemark.engine.memory import automatic_cache_bytes, parse_bytes
 from statemark.engine.model_executor import ModelExecutor
 from statemark.engine.output_processor import OutputProcessor
@@ -54,6 +55,7 @@ class TextEngine:
         self.sampling_defaults = dict(sampling_defaults or {})
         self.notices = [*model.notices, *engine.notices]
         self.texts = TokenTexts(tokenizer)
+        self._longest_token = tokenizer.longest_token()
         self._processor = OutputProcessor(self.texts, engine)
         source = tokenizer.chat_template if chat_template is None else chat_template
         self._template = None if source is None else ChatTemplate(source, tokenizer.special_tokens)
@@ -78,11 +80,13 @@ class TextEngine:
 
     def step(self) -> list[TextDelta]:
         """One engine step."""
-        return self._processor.process(self.engine.step())
+        with interrupts_after():
+            return self._processor.process(self.engine.step())
 
     # --- text, from any thread ------------------------------------------------------------------------------
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        self._check_size(text)
         return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
@@ -103,8 +107,18 @@ class TextEngine:
         return self._template.prompt(self._encode_with_spans, messages, **options)
 
     def _encode_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        encoding = self.tokenizer._inner.encode(text, add_special_tokens=False)
-        return encoding.ids, encoding.offsets
+        self._check_size(text)
+        return self.tokenizer.encode_with_spans(text, add_special_tokens=False)
+
+    def _check_size(self, text: str) -> None:
+        """Refuse what can't fit before work is spent on it. Four: normalisation may make a text that much shorter."""
+        most = 4 * self.max_model_len * self._longest_token
+        if len(text) > most:
+            raise InvalidRequestError(
+                f"a text of {len(text):,} characters can't fit {self.max_model_len:,} tokens",
+                hint="shorten the prompt, or raise max_model_len",
+                param="prompt",
+            )
 
 
 def load_text_engine(
@@ -128,7 +142,10 @@ def load_text_engine(
     template = None if chat_template is None else read_template(chat_template)
     folder = resolve_model_folder(model)
     tokenizer = load_tokenizer(folder)  # quick, and says what is wrong before gigabytes are read
-    runtime = Runtime(num_threads, isa)
+    try:
+        runtime = Runtime(num_threads, isa)
+    except ValueError as error:
+        raise ConfigurationError(str(error), hint="leave threads and isa out to take what fits this machine") from None
     loaded = load_model(folder, dtype=dtype, max_model_len=max_model_len, runtime=runtime, progress=progress)
     limits = {"max_num_batched_tokens": max_num_batched_tokens, "max_num_seqs": max_num_seqs}
     engine = Engine(

@@ -183,7 +183,14 @@ def _weight_files(folder: Path) -> list[Path]:
         weight_map = read_json(index, "").get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
             raise CheckpointError(f"{INDEX} has no weight_map")
-        shards = [folder / str(name) for name in sorted(set(weight_map.values()))]
+        names = sorted({str(name) for name in weight_map.values()})
+        outside = [name for name in names if Path(name).name != name]
+        if outside:
+            raise CheckpointError(
+                f"{INDEX} names files that are not in the folder itself: {_listed(outside)}",
+                hint="shards lie beside their index",
+            )
+        shards = [folder / name for name in names]
         absent = [shard.name for shard in shards if not shard.is_file()]
         if absent:
             raise CheckpointError(

@@ -13,6 +13,8 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 def resolve_model_folder(path_or_id: str | Path) -> Path:
     """The folder that holds the model's files."""
+    if not str(path_or_id):
+        raise CheckpointError("the model's name is empty", hint="give a folder, or a hub id such as owner/name")
     path = Path(path_or_id).expanduser()
     if path.is_dir():
         return path

@@ -10,7 +10,7 @@ from typing import Any
 
 import tokenizers
 
-from statemark.errors import CheckpointError
+from statemark.errors import CheckpointError, InvalidRequestError
 from statemark.models.config import read_json, token_ids
 from statemark.models.generation import read_generation_defaults
 from statemark.models.hub import resolve_model_folder
@@ -41,7 +41,25 @@ class Tokenizer:
         return self.chat_templates.get("default")
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        return list(self._inner.encode(text, add_special_tokens=add_special_tokens).ids)
+        return self.encode_with_spans(text, add_special_tokens)[0]
+
+    def encode_with_spans(self, text: str, add_special_tokens: bool = True) -> tuple[list[int], list[tuple[int, int]]]:
+        """Token ids, and for each the characters [start, end) of `text` that it stands for."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(
+                f"the text is not valid Unicode: character {error.start} is half of a pair, or a byte that was no text",
+                hint="send text as UTF-8",
+                param="prompt",
+            ) from None
+        # A batch of one: unlike `encode`, it lets other threads run meanwhile, which a server needs for long texts.
+        encoding = self._inner.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+        return list(encoding.ids), list(encoding.offsets)
+
+    def longest_token(self) -> int:
+        """Bytes of the longest spelling in the vocabulary: a text needs at least its own length over this in tokens."""
+        return max((len(token.encode()) for token in self._inner.get_vocab(with_added_tokens=True)), default=1)
 
     def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
         return str(self._inner.decode(ids, skip_special_tokens=skip_special_tokens))
