@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -24,18 +25,24 @@ from tests.align.histories import (
     servers,
 )
 
+
+def examples(count: int) -> int:
+    """How many histories to try: ALIGN_EXAMPLES=20 makes it twenty times as many."""
+    return count * int(os.environ.get("ALIGN_EXAMPLES", "1"))
+
+
 OURS = pytest.mark.parametrize("rule", ["exact", "fast"])
 
 
 @OURS
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(history=histories())
 def test_no_stale_entry_and_progress_in_every_step(rule: str, history: History) -> None:
     assert play(history, rule).problems == []
 
 
 @OURS
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(history=histories(rough=False))
 def test_reask_hits_the_ideal(rule: str, history: History) -> None:
     outcome = play(history, rule)
@@ -48,7 +55,7 @@ def test_reask_hits_the_ideal(rule: str, history: History) -> None:
 
 
 @OURS
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(machine=servers(), data=st.data())
 def test_reask_without_drop_hits_the_floor_of_p_minus_1(rule: str, machine: Server, data: st.DataObject) -> None:
     assume(not machine.frame.drop)
@@ -58,7 +65,7 @@ def test_reask_without_drop_hits_the_floor_of_p_minus_1(rule: str, machine: Serv
     assert hit == machine.frame.hit_unit.floor(prompt - 1)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(machine=servers(), data=st.data())
 def test_exact_cuts_the_kernel_where_the_prompt_alone_does(machine: Server, data: st.DataObject) -> None:
     """Whatever is left in each step, as long as it is a kernel chunk or reaches the next stop."""
@@ -80,7 +87,7 @@ def _spans(ends: list[int]) -> list[tuple[int, int]]:
     return list(zip([0, *ends], ends, strict=False))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(history=histories(rough=False))
 def test_exact_ends_do_not_depend_on_company(history: History) -> None:
     """Requests that came in together, of which nothing was cached before: as the kernel sees them, their chunks are
@@ -110,7 +117,7 @@ def _prefill(outcome: Outcome, name: str, prompt: int, chunk: int) -> tuple[list
     return spans, enough
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(machine=servers(uniform=True), data=st.data())
 def test_fast_is_never_behind_stock(machine: Server, data: st.DataObject) -> None:
     """One block for all groups, default retention: whatever each step offers, `fast` ends no later.
@@ -128,7 +135,7 @@ def test_fast_is_never_behind_stock(machine: Server, data: st.DataObject) -> Non
     assert stock is None or fast.steps <= stock.steps
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(machine=servers(), data=st.data())
 def test_fast_pays_at_most_for_the_stops_that_stock_leaves_out(machine: Server, data: st.DataObject) -> None:
     """Groups that differ make stock stop in the wrong unit. A stop in the right one costs a step, and buys the hit."""
@@ -143,7 +150,7 @@ def test_fast_pays_at_most_for_the_stops_that_stock_leaves_out(machine: Server, 
         assert fast.steps <= stock.steps + len(due - set(stock.ends))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(machine=servers(), data=st.data())
 def test_rules_stay_within_the_offer(machine: Server, data: st.DataObject) -> None:
     frame = machine.frame

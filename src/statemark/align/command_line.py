@@ -70,7 +70,8 @@ class CommandLine:
         if "=" in word:
             word, joined = word.split("=", 1)
         if word.startswith("--"):
-            name = word[2:].replace("_", "-")
+            base, dot, path = word[2:].partition(".")
+            name = base.replace("_", "-") + dot + path
         else:
             short = word[1:]
             if short not in _SHORT:

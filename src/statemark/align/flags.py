@@ -25,7 +25,7 @@ MODEL_DTYPES = ("auto", "bfloat16", "float", "float16", "float32", "half")
 
 @dataclass(frozen=True)
 class SpeculativeFlags:
-    """What the flags say of drafting. `settings` keeps every key, so that an unread one can be named."""
+    """What the flags say of drafting."""
 
     method: str | None = None
     depth: int | None = None
@@ -34,7 +34,6 @@ class SpeculativeFlags:
     parallel_drafting: bool = False
     attention_backend: str | None = None
     draft_ranks: int | None = None
-    settings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -167,7 +166,6 @@ def _speculative(raw: CommandLine) -> SpeculativeFlags | None:
         parallel_drafting=bool(settings.get("parallel_drafting", False)),
         attention_backend=settings.get("attention_backend"),
         draft_ranks=settings.get("draft_tensor_parallel_size"),
-        settings=tuple(sorted(settings)),
     )
 
 

@@ -89,7 +89,7 @@ class Geometry:
     @property
     def state_bytes(self) -> Bytes:
         """One request's recurrent state on one rank, without padding."""
-        return Bytes(sum(g.content_bytes * g.layers * g.copies for g in self.state_groups))
+        return Bytes(sum(g.content_bytes * g.total for g in self.state_groups))
 
     @property
     def kept_state_bytes(self) -> Bytes:

@@ -50,13 +50,15 @@ class LayerSpec:
 
 @dataclass(frozen=True)
 class Group:
-    """`copies` groups that are alike, each of `layers` layers behind one block table."""
+    """`copies` groups that are alike, each of `layers` layers behind one block table; `total` leaves out the empty
+    layers that pad the last of them."""
 
     role: Role
     label: str
     unit: Unit
     layers: int
     copies: int
+    total: int
     content_bytes: Bytes
     page_bytes: Bytes
     window: int | None = None
@@ -139,6 +141,7 @@ def _group(spec: LayerSpec, layers: int, copies: int) -> Group:
         unit=_UNIT_OF[spec.role](spec.block),
         layers=layers,
         copies=copies,
+        total=spec.layers,
         content_bytes=Bytes(spec.content_bytes),
         page_bytes=Bytes(spec.page_bytes),
         window=spec.window,

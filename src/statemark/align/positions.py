@@ -73,6 +73,15 @@ class Kept:
         """Whether the block that ends at `boundary` enters the cache once the request has passed it."""
         return self.periodic(boundary) or boundary in self.points()
 
+    def binds(self, boundary: int) -> bool:
+        """Whether anything enters the cache under `boundary` when it is passed: the mask, or the rule for a prompt's
+        last hash boundary, which looks at the aligned count of tokens and not at where the chunk ends."""
+        if self.holds(boundary):
+            return True
+        frame = self.frame
+        last = replay_point(self.prompt, frame.hash_unit.tokens, frame.drop)
+        return boundary == last and not frame.fine
+
 
 def tail(frame: Frame, prompt: int) -> int:
     """Where a prompt's last partial block is hashed: only with hits finer than a block; 0 where there is none."""
@@ -94,6 +103,10 @@ def replay_spots(frame: Frame, prompt: int) -> frozenset[int]:
     else:
         block = replay_point(prompt, grid.tokens, frame.drop)
         spots = {tail(frame, prompt), block if block in Kept(frame, prompt).points() else 0}
+    if frame.fine and frame.checkpoint_step is not None and frame.retention != 0:
+        # With an interval the kernel exports from every chunk, and one that does leaves no tail: come to it inside its
+        # block, where there is nothing to export.
+        spots.add(grid.floor(tail(frame, prompt)))
     return frozenset(spots - {0})
 
 

@@ -39,7 +39,7 @@ class ExactRule:
         would keep the block that is then passed in its middle."""
         if request.known - boundary >= self.frame.lookahead:
             return True
-        return Kept(self.frame, request.prompt, request.junction).holds(boundary)
+        return Kept(self.frame, request.prompt, request.junction).binds(boundary)
 
     def _own_stops(self, request: Prefill) -> list[int]:
         """Stops besides the grid, all of them functions of the prompt (the junction only on kernel chunks)."""

@@ -47,7 +47,7 @@ class FastRule:
         if not frame.grid.on(start):
             # A half-filled block is about to be completed. If the cache keeps it, its state must be the boundary's.
             boundary = frame.grid.after(start)
-            if Kept(frame, request.prompt, request.junction).holds(boundary):
+            if Kept(frame, request.prompt, request.junction).binds(boundary):
                 spots.add(boundary)
         stops = [s for s in spots if start < s < end]
         if stops or not self._exports(request, start, end):
@@ -84,7 +84,7 @@ class FastRule:
     def _next_passes(self, request: Prefill, start: int, offer: int) -> bool:
         """Whether the block that begins here would be kept for nothing: passed from its beginning, it stays empty."""
         frame, boundary = self.frame, start + self.frame.grid.tokens
-        if start + offer <= boundary or not Kept(frame, request.prompt, request.junction).holds(boundary):
+        if start + offer <= boundary or not Kept(frame, request.prompt, request.junction).binds(boundary):
             return False
         wanted = replay_spots(frame, request.prompt) | junction_spots(frame, request)
         return boundary not in wanted and frame.retention == 0
