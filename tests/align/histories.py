@@ -106,7 +106,7 @@ def servers(draw: st.DrawFn, *, uniform: bool = False) -> Server:
     page = window = match = None
     if not uniform:
         page = draw(st.sampled_from([None, 2 * grid, grid // 2 if grid % 2 == 0 else None]))
-        window = draw(st.sampled_from([None, None, unit, grid]))
+        window = draw(st.sampled_from([None, None, unit, grid, 2 * unit, 3 * unit]))
         if window is None and page is None:
             match = draw(st.sampled_from([None, unit]))
     drop = draw(st.booleans())

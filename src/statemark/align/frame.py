@@ -62,7 +62,8 @@ def frame_of(
         grid=geometry.grid,
         config_minimum=geometry.config_minimum,
         scheduler_block=geometry.scheduler_block,
-        hash_unit=geometry.hash_unit,
+        # Without the prefix cache a state spans the whole context, and nothing is hashed.
+        hash_unit=geometry.hash_unit if geometry.caching else HashUnit(geometry.grid.tokens),
         hit_unit=geometry.hit_unit,
         kernel_chunk=geometry.kernel_chunk,
         step_limit=budget.scheduled,

@@ -123,7 +123,8 @@ def stalled_by_modules(setup: Setup) -> Finding | None:
     if not setup.geometry.caching or frame.lookahead <= 1:
         return None
     rule, block = StockRule(frame), frame.config_minimum.tokens
-    for prompt in (k * block + r for k in range(1, 6) for r in range(1, frame.lookahead)):
+    blocks = frame.offer_limit // block + 3
+    for prompt in (k * block + r for k in range(1, blocks + 1) for r in range(1, frame.lookahead)):
         at = 0
         view = Prefill(prompt, prompt)
         while at < prompt:

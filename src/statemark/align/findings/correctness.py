@@ -22,9 +22,9 @@ def wrong_grid(setup: Setup) -> Finding | None:
     if not setup.geometry.caching or smallest == grid:
         return None
     owner = next(g.label for g in setup.geometry.cacheable if g.unit.tokens == smallest)
-    claim, held = _stale_example(setup) or (0, 0)
+    prompt, claim, held = _stale_example(setup) or (0, 0, 0)
     example = (
-        f" A prompt of {5 * grid:,} tokens leaves an entry for {claim:,} that holds the state after {held:,}."
+        f" A prompt of {prompt:,} tokens leaves an entry for {claim:,} that holds the state after {held:,}."
         if claim
         else f" They meet at multiples of {lcm(smallest, grid):,} only, so in between no state is kept."
     )
@@ -43,11 +43,18 @@ def wrong_grid(setup: Setup) -> Finding | None:
     )
 
 
-def _stale_example(setup: Setup) -> tuple[int, int] | None:
-    grid = setup.frame.grid.tokens
-    prompts = make_prompts([5 * grid], None)
-    plan = make_plan(setup.frame, setup.groups, prompts, [STOCK])
-    return next(iter(plan.rules[0].prompts[0].stale), None)
+def _stale_example(setup: Setup) -> tuple[int, int, int] | None:
+    """(prompt, claimed position, position really held) of the first wrong entry that a few prompts lead to."""
+    frame = setup.frame
+    unit = frame.hit_unit.tokens
+    blocks = [5 * frame.grid.tokens // unit, *range(1, 3 * (frame.offer_limit // unit) + 4)]
+    for prompt in (k * unit + r for k in blocks if k for r in (0, 1, unit // 3, unit // 2, unit - 1)):
+        if prompt >= setup.geometry.max_model_len:
+            continue
+        plan = make_plan(frame, setup.groups, make_prompts([prompt], None), [STOCK])
+        for claim, held in plan.rules[0].prompts[0].stale:
+            return prompt, claim, held
+    return None
 
 
 def stale_checkpoint(setup: Setup) -> Finding | None:
