@@ -10,6 +10,7 @@ import pytest
 
 from statemark.align.configuration import Setup, make_setup
 from statemark.align.findings import RULES, Finding, Level, find
+from statemark.align.findings.reach import minimum_prompt
 from statemark.align.report import as_json, as_text
 from statemark.errors import CheckpointError, ConfigurationError
 from tests.align import tiny_models
@@ -83,8 +84,15 @@ def test_g5_minimum_prefix_doubles_with_a_drafter(tmp_path: Path) -> None:
     spec = ("--speculative-config", '{"method": "mtp", "num_speculative_tokens": 2}')
     mtp = codes(configured(tmp_path, Q3N, *spec))["minimum-prefix"]
     assert (plain.numbers["minimum_shared"], mtp.numbers["minimum_shared"]) == (544, 2 * 560)  # drafts widen a state
-    fine = codes(configured(tmp_path, Q3N, "--prefix-match-unit", "16"))["minimum-prefix"]
-    assert fine.numbers["minimum_shared"] == 16
+    fine = configured(tmp_path, Q3N, "--prefix-match-unit", "16")
+    assert codes(fine)["minimum-prefix"].numbers["minimum_shared"] == 544  # L8: it refines hits, it places no states
+    assert minimum_prompt(fine) == 17
+
+
+def test_a_match_unit_is_only_advised_where_it_is_safe(tmp_path: Path) -> None:
+    assert "--prefix-match-unit 32" in codes(configured(tmp_path, Q3N))["minimum-prefix"].remedy
+    mamba = codes(configured(tmp_path, tiny_models.granite(), gpu="cpu"))["minimum-prefix"]
+    assert "--prefix-match-unit" not in mamba.remedy
 
 
 def test_stalled_prompt_names_the_slots(tmp_path: Path) -> None:

@@ -94,13 +94,14 @@ exact      ░░░░░░░░░░░░░░░░░░░░░░░
 fast       ░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░━━━┫┫
                                                           ●
 
-░ from the cache   ━ computed   ┫ chunk end   ' state grid   ● state kept   ○ state missing   ✗ state of another position
+░ from the cache   ━ computed   ┫ chunk end   ' state grid
+● state kept   ○ state missing   ✗ state of another position
 """
 
 
 def test_the_picture() -> None:
     assert draw(WALK, width=60) == SNAPSHOT
-    assert max(map(len, SNAPSHOT.splitlines()[:-1])) <= 60
+    assert max(map(len, SNAPSHOT.splitlines())) <= 60
     assert STALE in draw(WRONG)
     assert MISSING in draw(plan(uniform(384, 2048, retention=None), 5000))
 

@@ -12,8 +12,13 @@ from statemark.align.planner import Plan, PromptPlan
 HIT, COMPUTED, END, UNFINISHED = "░", "━", "┫", "?"
 KEPT, MISSING, STALE, GRID = "●", "○", "✗", "'"
 LEGEND = (
-    f"{HIT} from the cache   {COMPUTED} computed   {END} chunk end   {GRID} state grid   "
-    f"{KEPT} state kept   {MISSING} state missing   {STALE} state of another position"
+    (HIT, "from the cache"),
+    (COMPUTED, "computed"),
+    (END, "chunk end"),
+    (GRID, "state grid"),
+    (KEPT, "state kept"),
+    (MISSING, "state missing"),
+    (STALE, "state of another position"),
 )
 
 
@@ -49,7 +54,8 @@ def chunks(plan: Plan, most: int = 12) -> str:
     lines = []
     for rule in plan.rules:
         for number, prompt in enumerate(rule.prompts, 1):
-            lines.append(f"{rule.rule}, prompt {number}: chunks end at {_numbers(prompt.ends, most)}")
+            where = f"chunks end at {_numbers(prompt.ends, most)}" if prompt.ends else "no chunk"
+            lines.append(f"{rule.rule}, prompt {number}: {where}")
             if prompt.kept:
                 lines.append(f"  states kept at {_numbers(prompt.kept, most)}")
             if prompt.missing:
@@ -79,7 +85,19 @@ def draw(plan: Plan, width: int = 100) -> str:
     columns = max(20, width - name)
     longest = max(p.tokens for r in plan.rules for p in r.prompts)
     lines = list(_rows(plan, name, columns, longest))
-    return "\n".join(line.rstrip() for line in [*lines, LEGEND]) + "\n"
+    return "\n".join(line.rstrip() for line in [*lines, *_legend(width)]) + "\n"
+
+
+def _legend(width: int) -> Iterator[str]:
+    line = ""
+    for mark, meaning in LEGEND:
+        item = f"{mark} {meaning}"
+        if line and len(line) + 3 + len(item) > width:
+            yield line
+            line = item
+        else:
+            line = f"{line}   {item}" if line else item
+    yield line
 
 
 def _rows(plan: Plan, name: int, columns: int, longest: int) -> Iterator[str]:

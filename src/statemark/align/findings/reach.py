@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 from statemark.align.configuration import Setup
 from statemark.align.findings.correctness import STOCK
 from statemark.align.findings.kind import Finding, Level
@@ -17,9 +19,12 @@ def minimum_prompt(setup: Setup) -> int:
 
 
 def minimum_shared(setup: Setup) -> int:
-    """The shortest prefix that two prompts can share to any use."""
-    unit = setup.frame.hit_unit.tokens
-    return 2 * unit if setup.frame.drop else unit
+    """The shortest prefix that two different prompts can share to any use. A match unit below the grid doesn't help
+    them: it refines where hits may end, not where states are left."""
+    frame = setup.frame
+    if frame.fine:
+        return frame.grid.tokens + (frame.hash_unit.tokens if frame.drop else 0)
+    return minimum_prompt(setup) - (0 if frame.drop else 1)
 
 
 def inert(setup: Setup) -> Finding | None:
@@ -48,16 +53,21 @@ def minimum_prefix(setup: Setup) -> Finding | None:
         code="minimum-prefix",
         level=Level.WARNING if large else Level.INFO,
         sentence=(
-            f"Prompts that share less than {shared:,} tokens reuse nothing, and of longer ones up to "
-            f"{setup.frame.hit_unit.tokens - 1:,} tokens at the end of the shared part."
+            f"Prompts that share less than {shared:,} tokens reuse nothing, and of longer shared parts up to "
+            f"{setup.frame.grid.tokens - 1:,} tokens at the end are computed again."
         ),
-        remedy=(
-            f"--prefix-match-unit (a divisor of {setup.frame.grid}), a smaller state (--mamba-ssm-cache-dtype "
-            "bfloat16), "
-            "or a KV cache of wider dtype"
-        ),
+        remedy=f"a smaller state (--mamba-ssm-cache-dtype bfloat16), or a KV cache of wider dtype{_finer(setup)}",
         numbers={"minimum_shared": shared, "hit_unit": setup.frame.hit_unit.tokens},
     )
+
+
+def _finer(setup: Setup) -> str:
+    """A match unit below the grid, where that is safe: not with kernels that export states, nor beside a window."""
+    frame = setup.frame
+    unit = gcd(frame.grid.tokens, frame.kernel_chunk.tokens)
+    if frame.checkpoint_step is not None or frame.windowed or frame.fine or unit < 16:
+        return ""
+    return f"; for prompts that are repeated or extended, --prefix-match-unit {unit}"
 
 
 def hit_unit_above_grid(setup: Setup) -> Finding | None:
