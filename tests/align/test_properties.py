@@ -59,7 +59,7 @@ def test_reask_hits_the_ideal(rule: str, history: History) -> None:
 @given(machine=servers(), data=st.data())
 def test_reask_without_drop_hits_the_floor_of_p_minus_1(rule: str, machine: Server, data: st.DataObject) -> None:
     assume(not machine.frame.drop)
-    prompt = data.draw(st.integers(1, 8 * machine.frame.scheduler_block.tokens))
+    prompt = data.draw(st.integers(1, min(8 * machine.frame.scheduler_block.tokens, 24 * machine.frame.grid.tokens)))
     request = Request((("p", prompt),))
     hit, _ = reask(play(History(machine, (request,)), rule), request, rule)
     assert hit == machine.frame.hit_unit.floor(prompt - 1)
@@ -146,7 +146,8 @@ def test_fast_pays_at_most_for_the_stops_that_stock_leaves_out(machine: Server, 
     stock = run_offers("vllm-0.32", frame, prompt, offer)
     assert fast is not None
     if stock is not None:
-        due = replay_spots(frame, prompt) | Kept(frame, prompt).points()
+        kept = Kept(frame, prompt)
+        due = replay_spots(frame, prompt) | set(filter(kept.binds, range(0, prompt, frame.grid.tokens)))
         assert fast.steps <= stock.steps + len(due - set(stock.ends))
 
 

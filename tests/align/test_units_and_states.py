@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -162,3 +163,18 @@ def test_unknown_dtype_names_the_known() -> None:
 
 def test_pages_and_chunks_are_units_too() -> None:
     assert {type(u) for u in (AttentionPage(1), DraftPage(1), KernelChunk(1))} < set(KINDS)
+
+
+def test_align_imports_nothing_beyond_the_standard_library() -> None:
+    root = Path(units.__file__).parent
+    names = set()
+    for file in root.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0
+                names.add(node.module or "")
+    own = {n for n in names if n.startswith("statemark")}
+    assert {n for n in own if not n.startswith("statemark.align")} == {"statemark.errors"}
+    assert {n.partition(".")[0] for n in names - own} <= set(sys.stdlib_module_names)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -84,9 +86,33 @@ def test_mistakes_end_as_two_lines_and_exit_code_2(
     assert message in err
 
 
-def test_a_hub_id_without_a_network_is_an_error_not_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hub_id_is_fetched(model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = []
+
+    def download(name: str, file: str) -> str:
+        asked.append((name, file))
+        if file != "config.json":
+            raise OSError("no such file")
+        return f"{model}/{file}"
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(hf_hub_download=download))
+    assert main(["check", "Qwen/Qwen3-Next"]) == 0
+    assert capsys.readouterr().out.startswith("Qwen/Qwen3-Next: Qwen3-Next, 12 attention and 36 recurrent layers")
+    assert asked == [("Qwen/Qwen3-Next", "config.json"), ("Qwen/Qwen3-Next", "model.safetensors.index.json")]
+
+
+@pytest.mark.parametrize(("installed", "message"), [(True, "can't read config.json"), (False, "needs huggingface-hub")])
+def test_a_hub_id_that_cannot_be_had_is_an_error_not_a_traceback(
+    installed: bool, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def offline(name: str, file: str) -> str:
+        raise OSError("no network")
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(hf_hub_download=offline) if installed else None)
     assert main(["check", "nobody/nothing-at-all"]) == 2
-    assert "nobody/nothing-at-all" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert message in err
+    assert "nobody/nothing-at-all" in err
 
 
 def test_plan_prints_a_picture_a_table_and_lists(

@@ -78,9 +78,12 @@ class Kept:
         last hash boundary, which looks at the aligned count of tokens and not at where the chunk ends."""
         if self.holds(boundary):
             return True
-        frame = self.frame
+        frame, unit = self.frame, self.frame.scheduler_block
         last = replay_point(self.prompt, frame.hash_unit.tokens, frame.drop)
-        return boundary == last and not frame.fine
+        if boundary != last or frame.fine:
+            return False
+        # A group that gives back a block publishes one block past the aligned count.
+        return unit.on(last) or (frame.drop and unit.on(last - frame.grid.tokens))
 
 
 def tail(frame: Frame, prompt: int) -> int:

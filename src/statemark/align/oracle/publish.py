@@ -88,7 +88,7 @@ class Publisher:
     def states(
         self, table: StateTable, group: CacheGroup, tokens: Prompt, computed: int, junction: int, step: int
     ) -> list[tuple[int, StateEntry]]:
-        """Bind the table's columns that are now full; (boundary, entry) of every new one."""
+        """Bind the table's columns that are now full; (boundary, entry) of every one."""
         grid = self.frame.grid.tokens
         count = cacheable_tokens(self.frame, group, computed)
         kept = Kept(self.frame, self.prompt_length, junction)
@@ -99,7 +99,7 @@ class Publisher:
             if content is not None and kept.holds(boundary):
                 new.append(self._enter(tokens, boundary, content, step))
         table.published = max(table.published, count // grid)
-        return [n for n in new if n is not None]
+        return new
 
     def state_tail(
         self, table: StateTable, group: CacheGroup, tokens: Prompt, computed: int, was: int, junction: int, step: int
@@ -117,7 +117,7 @@ class Publisher:
         entry = self._enter(tokens, count, content, step)
         if count % frame.grid.tokens:
             table.published = min(table.published, count // frame.grid.tokens)
-        return [entry] if entry else []
+        return [entry]
 
     def exported(
         self, tokens: Prompt, content: Content, position: int, junction: int, step: int
@@ -128,15 +128,12 @@ class Publisher:
         periodic = frame.grid.on(position) and Kept(frame, self.prompt_length).periodic(position)
         if not (of_prompt or periodic or position == junction):
             return []
-        entry = self._enter(tokens, position, content, step)
-        return [entry] if entry else []
+        return [self._enter(tokens, position, content, step)]
 
-    def _enter(self, tokens: Prompt, position: int, content: Content, step: int) -> tuple[int, StateEntry] | None:
+    def _enter(self, tokens: Prompt, position: int, content: Content, step: int) -> tuple[int, StateEntry]:
+        """Where the digest is there already, the first writer's block goes on to answer, until it is evicted."""
         digest = tokens.digest(position)
-        before = self.cache.states.get(digest)
-        if before is not None:
-            self.cache.states[digest] = replace(before, step=step)  # the first writer's block still answers
-            return None
         entry = StateEntry(position, content, step)
-        self.cache.states[digest] = entry
+        before = self.cache.states.get(digest)
+        self.cache.states[digest] = entry if before is None else replace(before, step=step)
         return position, entry
