@@ -3,7 +3,7 @@
  *
  * Per head and token, S is [DK][DV]:  S <- S*e;  u = k.S;  d = (v-u)*beta;  S <- S + k (x) d;  o = q.S
  * The backward pass walks back in blocks of BLOCK tokens from states that the forward pass left at block starts:
- * 16 states of 8 KB stay in L2. Built with fast-math: this is training, bits are no contract here.
+ * 16 states of 8 KB stay in L2. Built with reordered sums: this is training, bits are no contract here.
  */
 #include <math.h>
 #include <string.h>

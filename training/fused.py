@@ -20,7 +20,9 @@ from training.shape import Shape
 SOURCE = Path(__file__).resolve().parent / "fused.c"
 BUILD = Path(__file__).resolve().parent / "run"
 BLOCK = 16
-FLAGS = ["-O3", "-march=native", "-ffast-math", "-shared", "-fPIC"]
+# Not -ffast-math as a whole: linked with it, the library would switch the process to flushing subnormals when loaded.
+LOOSE = ["-fno-math-errno", "-fno-trapping-math", "-fassociative-math", "-freciprocal-math", "-fno-signed-zeros"]
+FLAGS = ["-O3", "-march=native", *LOOSE, "-shared", "-fPIC"]
 
 
 class Dims(ctypes.Structure):
