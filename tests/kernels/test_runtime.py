@@ -102,14 +102,18 @@ def test_idle_threads_use_no_processor() -> None:
     assert time.process_time() - before < 0.05
 
 
-def test_memory_that_cannot_be_had_is_an_error_and_the_runtime_goes_on() -> None:
+@pytest.mark.parametrize("where", ["before the tasks", "in the tasks"])
+def test_memory_that_cannot_be_had_is_an_error_and_the_runtime_goes_on(where: str) -> None:
     code = """
 import resource
+import sys
 import numpy as np
 from statemark.kernels import Matrix, Runtime
 rt, m = Runtime(2), Matrix(32, 2)
 m.fill(0, np.ones((32, 2), np.float32))
 x, out = np.ones((2048, 2), np.float32), np.zeros((2048, 32), np.float32)
+if sys.argv[1] == "in the tasks":  # the shared scratch is there then; that of the threads is not
+    rt.linear(x[:48], m, out[:48])
 used = int(open("/proc/self/statm").read().split()[0]) * 4096
 soft, hard = resource.getrlimit(resource.RLIMIT_AS)
 resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20), hard))
@@ -120,5 +124,5 @@ except MemoryError:
     rt.linear(x, m, out)
     print("refused once,", "then", out.min(), out.max())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code, where], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "refused once, then 2.0 2.0", done.stderr

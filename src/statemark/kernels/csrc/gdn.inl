@@ -39,19 +39,20 @@ inline const float* raw_row(const GdnJob& job, int64_t s, int64_t t, int64_t bac
 
 constexpr int kMaxConvWidth = 16;
 
-// silu(sum over taps of weight * raw), oldest tap first. kWidth 0: the width is only known at run time.
+// silu(sum over taps of weight * raw), oldest tap first, of `count` channels from `channel` on. kWidth 0: the width is
+// only known at run time.
 template <int kWidth>
-void convolve(const GdnJob& job, int64_t s, int64_t t, float* out) {
+void convolve(const GdnJob& job, int64_t s, int64_t t, int64_t channel, int64_t count, float* out) {
   const GdnArgs& args = job.args;
   const int64_t width = kWidth ? kWidth : args.conv_width;
   const float* rows[kMaxConvWidth];
-  for (int64_t j = 0; j < width; ++j) rows[j] = raw_row(job, s, t, width - 1 - j);
-  const float* weight = args.conv_weight;
-  each_vector(args.conv_dim, [&](int64_t c, int lanes) INLINE_LAMBDA {
+  for (int64_t j = 0; j < width; ++j) rows[j] = raw_row(job, s, t, width - 1 - j) + channel;
+  const float* weight = args.conv_weight + channel;
+  each_vector(count, [&](int64_t c, int lanes) INLINE_LAMBDA {
     F acc = Vec::mul(load_some(rows[0] + c, lanes), load_some(weight + c, lanes));
     for (int64_t j = 1; j < width; ++j)
       acc = Vec::fma(load_some(rows[j] + c, lanes), load_some(weight + j * args.conv_dim + c, lanes), acc);
-    store_some(out + c, silu(acc), lanes);
+    store_some(out + channel + c, silu(acc), lanes);
   });
 }
 
@@ -59,27 +60,31 @@ inline void scale_row(float* x, int64_t n, float by) {
   each_vector(n, [&](int64_t i, int lanes) { store_some(x + i, Vec::mul(load_some(x + i, lanes), Vec::set1(by)), lanes); });
 }
 
-// Stage 1.
-void prepare_token(const GdnJob& job, int64_t t) {
+inline void unit_heads(float* x, int64_t heads, int64_t dim, float scale) {
+  for (int64_t h = 0; h < heads; ++h, x += dim)
+    scale_row(x, dim, 1.0f / __builtin_sqrtf(sum_squares(x, dim) + kUnitEps) * scale);
+}
+
+// Stage 1, for the key heads [head, head + heads) and the value heads that they serve.
+void prepare_token(const GdnJob& job, int64_t t, int64_t head, int64_t heads) {
   const GdnArgs& args = job.args;
+  const int64_t keys = args.key_heads * args.key_dim, group = args.value_heads / args.key_heads, s = args.batch.token_seq[t];
+  const int64_t q = head * args.key_dim, v = 2 * keys + head * group * args.value_dim;
   float* mixed = job.mixed + (t - job.first) * args.conv_dim;
-  // 4 taps is what models use.
-  (args.conv_width == 4 ? convolve<4> : convolve<0>)(job, args.batch.token_seq[t], t, mixed);
-  const float query_scale = 1.0f / __builtin_sqrtf(static_cast<float>(args.key_dim));
-  for (int64_t h = 0; h < 2 * args.key_heads; ++h) {
-    float* x = mixed + h * args.key_dim;
-    const float unit = 1.0f / __builtin_sqrtf(sum_squares(x, args.key_dim) + kUnitEps);
-    scale_row(x, args.key_dim, h < args.key_heads ? unit * query_scale : unit);
-  }
-  const float* b = args.proj + t * args.proj_stride + args.conv_dim + args.value_heads * args.value_dim;
+  const auto run = args.conv_width == 4 ? convolve<4> : convolve<0>;  // 4 is what models use
+  run(job, s, t, q, heads * args.key_dim, mixed);
+  run(job, s, t, keys + q, heads * args.key_dim, mixed);
+  run(job, s, t, v, heads * group * args.value_dim, mixed);
+  unit_heads(mixed + q, heads, args.key_dim, 1.0f / __builtin_sqrtf(static_cast<float>(args.key_dim)));
+  unit_heads(mixed + keys + q, heads, args.key_dim, 1.0f);
+  const float* b = args.proj + t * args.proj_stride + args.conv_dim + args.value_heads * args.value_dim + head * group;
   const float* a = b + args.value_heads;
-  float* beta = job.gates + (t - job.first) * 2 * job.gate_stride;
-  float* decay = beta + job.gate_stride;
-  each_vector(args.value_heads, [&](int64_t h, int lanes) {
-    Vec::store(beta + h, sigmoid(load_some(b + h, lanes)));
-    const F rate = exp(load_some(args.a_log + h, lanes));
-    const F dt = softplus(Vec::add(load_some(a + h, lanes), load_some(args.dt_bias + h, lanes)));
-    Vec::store(decay + h, exp(Vec::sub(Vec::zero(), Vec::mul(rate, dt))));
+  float* beta = job.gates + (t - job.first) * 2 * job.gate_stride + head * group;
+  each_vector(heads * group, [&](int64_t h, int lanes) {
+    store_some(beta + h, sigmoid(load_some(b + h, lanes)), lanes);
+    const F rate = exp(load_some(args.a_log + head * group + h, lanes));
+    const F dt = softplus(Vec::add(load_some(a + h, lanes), load_some(args.dt_bias + head * group + h, lanes)));
+    store_some(beta + job.gate_stride + h, exp(Vec::sub(Vec::zero(), Vec::mul(rate, dt))), lanes);
   });
 }
 
@@ -175,15 +180,16 @@ void run_strip(const GdnJob& job, int64_t s, int64_t from, int64_t to, const Str
   save_strip(job, batch.state_out[s], strip, state);
 }
 
-// Stage 3.
-void finish_token(const GdnJob& job, int64_t t) {
+// Stage 3, for the value heads [head, head + heads).
+void finish_token(const GdnJob& job, int64_t t, int64_t head, int64_t heads) {
   const GdnArgs& args = job.args;
   const float* z = args.proj + t * args.proj_stride + args.conv_dim;
-  for (int64_t h = 0; h < args.value_heads; ++h, z += args.value_dim) {
+  for (int64_t h = head; h < head + heads; ++h) {
     float* o = args.out + t * args.out_stride + h * args.value_dim;
     rms_norm_row(o, args.norm_weight, args.value_dim, args.eps, o);
     each_vector(args.value_dim, [&](int64_t i, int lanes) {
-      store_some(o + i, Vec::mul(load_some(o + i, lanes), silu(load_some(z + i, lanes))), lanes);
+      const F gate = silu(load_some(z + h * args.value_dim + i, lanes));
+      store_some(o + i, Vec::mul(load_some(o + i, lanes), gate), lanes);
     });
   }
 }
@@ -215,9 +221,14 @@ void gated_delta_net(Context& context, const GdnArgs& args) {
   float* zeros = shared_scratch(context, 2, static_cast<size_t>(args.conv_dim));
   for (int64_t c = 0; c < args.conv_dim; ++c) zeros[c] = 0.0f;
   const int64_t strips = ceil_div(args.value_dim, kStrip), units = args.value_heads * strips;
+  const int64_t group = args.value_heads / args.key_heads;
   for (int64_t first = 0; first < batch.tokens; first += block) {
     const GdnJob job{args, mixed, gates, zeros, gate_stride, first, at_most(first + block, batch.tokens)};
-    parallel(context, job.last - first, [&](int64_t t, int) { prepare_token(job, first + t); });
+    const int64_t tokens = job.last - first;
+    // A token is a task, or each of its key heads where there are too few tokens to share.
+    const int64_t parts = tokens < 4 * worker_count(context) ? args.key_heads : 1, heads = args.key_heads / parts;
+    parallel(context, tokens * parts,
+             [&](int64_t task, int) { prepare_token(job, first + task / parts, task % parts * heads, heads); });
     const int64_t seq0 = batch.token_seq[first], seq1 = batch.token_seq[job.last - 1] + 1;
     parallel(context, (seq1 - seq0) * units, [&](int64_t task, int worker) {
       const int64_t s = seq0 + task / units, head = task % units / strips, col = task % strips * kStrip;
@@ -225,7 +236,9 @@ void gated_delta_net(Context& context, const GdnArgs& args) {
       float* state = worker_scratch(context, worker, static_cast<size_t>(args.key_dim * kStrip));
       run_strip(job, s, at_least(first, batch.seq_start[s]), at_most(job.last, batch.seq_start[s + 1]), strip, state);
     });
-    parallel(context, job.last - first, [&](int64_t t, int) { finish_token(job, first + t); });
+    parallel(context, tokens * parts, [&](int64_t task, int) {
+      finish_token(job, first + task / parts, task % parts * heads * group, heads * group);
+    });
   }
   const GdnJob job{args, mixed, gates, zeros, gate_stride, 0, 0};
   parallel(context, batch.seqs, [&](int64_t s, int) { save_windows(job, s); });

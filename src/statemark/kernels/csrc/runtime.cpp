@@ -11,22 +11,16 @@ namespace {
 
 using TableFn = const KernelTable* (*)();
 
-bool runs_avx2() {
 #if defined(STATEMARK_HAVE_X86)
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-#else
-  return false;
+bool runs_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 #endif
-}
 
-bool runs_avx512() {
 #if defined(STATEMARK_HAVE_AVX512)
+bool runs_avx512() {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bf16");
-#else
-  return false;
-#endif
 }
+#endif
 
 std::vector<const KernelTable*> usable_tables() {
   std::vector<const KernelTable*> tables;
