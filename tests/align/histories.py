@@ -95,6 +95,7 @@ def server(
         retention=retention,
         checkpoint_step=checkpoint_step,
         windowed=window_page is not None,
+        states_give_back=drop_everywhere,
     )
     return Server(frame, tuple(groups), drafts)
 

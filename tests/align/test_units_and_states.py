@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -178,3 +180,13 @@ def test_align_imports_nothing_beyond_the_standard_library() -> None:
     own = {n for n in names if n.startswith("statemark")}
     assert {n for n in own if not n.startswith("statemark.align")} == {"statemark.errors"}
     assert {n.partition(".")[0] for n in names - own} <= set(sys.stdlib_module_names)
+
+
+def test_the_public_names_are_those_that_are_exported() -> None:
+    spec = importlib.util.spec_from_file_location("public_names", Path(units.__file__).with_name("__init__.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    align = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(align)
+    public = {n for n, value in vars(align).items() if not n.startswith("_") and not isinstance(value, ModuleType)}
+    assert public == set(align.__all__)

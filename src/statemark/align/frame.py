@@ -32,6 +32,7 @@ class Frame:
     checkpoint_step: int | None = None
     junction_checkpoint: bool = False
     windowed: bool = False  # a sliding-window group has to have its part of every hit
+    states_give_back: bool = False  # the recurrent groups count as a drafter's: nobody could tell which group is
 
     def __post_init__(self) -> None:
         if not self.grid.holds(self.hash_unit):
@@ -74,6 +75,7 @@ def frame_of(
         retention=retention,
         checkpoint_step=geometry.checkpoint_step,
         windowed=any(g.window is not None for g in geometry.cacheable),
+        states_give_back=any(g.dropped for g in geometry.state_groups),
         # vLLM takes the junction itself as a stop only with a drafter, fine hits and one MTP module
         junction_checkpoint=(
             junction_checkpoint

@@ -83,7 +83,7 @@ class Kept:
         if boundary != last or frame.fine:
             return False
         # A group that gives back a block publishes one block past the aligned count.
-        return unit.on(last) or (frame.drop and unit.on(last - frame.grid.tokens))
+        return unit.on(last) or (frame.states_give_back and unit.on(last - frame.grid.tokens))
 
 
 def tail(frame: Frame, prompt: int) -> int:
