@@ -15,11 +15,11 @@ constexpr int kScoreVecs = kPage / W;
 
 struct AttendScratch {
   int64_t o_stride;
-  float *keys, *values;          // one tile: [page][head_dim][16], [head_dim / kTileCols][64][kTileCols]
-  float *weights;                // [rows][64]: scores, then their exponentials
-  float *rescale;                // [rows]: for what was summed before the tile
-  int32_t *seen;                 // [rows]: how many of the tile's keys a row sees
-  float *o, *m, *l;              // a segment: outputs not yet divided, largest score, sum of weights
+  float *keys, *values;                // one tile: [page][head_dim][16], [head_dim / kTileCols][64][kTileCols]
+  float* weights;                      // [rows][64]: scores, then their exponentials
+  float* rescale;                      // [rows]: for what was summed before the tile
+  int32_t* seen;                       // [rows]: how many of the tile's keys a row sees
+  float *o, *m, *l;                    // a segment: outputs not yet divided, largest score, sum of weights
   float *total_o, *total_m, *total_l;  // segments so far
 
   static size_t floats(int64_t rows, int64_t head_dim) {
@@ -71,7 +71,8 @@ void unpack_values(const uint8_t* block, int64_t d, int count, int first_key, fl
     for (int j = 0; j < count; ++j) {
       float* row = to + (first_key + j) * kTileCols;
       if (col + kTileCols <= d) {
-        unroll<2>([&](auto v) INLINE_LAMBDA { Vec::store(row + v * W, load_value(values, kBf16, j * d + col + v * W, W)); });
+        unroll<2>([&](auto v)
+                      INLINE_LAMBDA { Vec::store(row + v * W, load_value(values, kBf16, j * d + col + v * W, W)); });
         continue;
       }
       for (int v = 0; v < 2; ++v) {
@@ -122,8 +123,8 @@ struct RowDispatch {
   static inline void score(int rows, const float* q, int64_t d, const float* keys, float* scores, Ahead ahead) {
     rows == R ? score_rows<R>(q, d, keys, scores, ahead) : RowDispatch<R - 1>::score(rows, q, d, keys, scores, ahead);
   }
-  static inline void mix(int rows, const float* w, const float* rescale, const float* values, int64_t keys, float* o, int64_t stride,
-                         Ahead ahead) {
+  static inline void mix(int rows, const float* w, const float* rescale, const float* values, int64_t keys, float* o,
+                         int64_t stride, Ahead ahead) {
     rows == R ? mix_rows<R>(w, rescale, values, keys, o, stride, ahead)
               : RowDispatch<R - 1>::mix(rows, w, rescale, values, keys, o, stride, ahead);
   }
@@ -160,9 +161,9 @@ struct TileRows {
   int64_t first, rows, head_dim;
 };
 
-// Where the tile after the current one lies, or null: asked for while this one is busy, as pages are scattered in memory
-// and no hardware prefetcher follows them. Its values are asked for with the scores, its keys with the outputs, a little
-// at each step: a burst would fill the miss buffers and stall.
+// Where the tile after the current one lies, or null: asked for while this one is busy, as pages are scattered in
+// memory and no hardware prefetcher follows them. Its values are asked for with the scores, its keys with the outputs,
+// a little at each step: a burst would fill the miss buffers and stall.
 struct NextTile {
   const char* pages[kTilePages];
   int64_t bytes;  // of the keys of a page, and of its values, which follow
@@ -199,7 +200,8 @@ void mix_tile(const TileRows& t, const NextTile& next, const AttendScratch& s) {
       const int64_t page = part * kTilePages / parts, begin = ceil_div(page * parts, kTilePages);
       const int64_t share = ceil_div((page + 1) * parts, kTilePages) - begin;
       const Ahead ahead = next.ahead(static_cast<int>(page), 0, part++ - begin, share, kKeyTile, o);
-      RowDispatch<Vec::kTileRows>::mix(count, s.weights + r * kKeyTile, s.rescale + r, values, common, o, s.o_stride, ahead);
+      RowDispatch<Vec::kTileRows>::mix(count, s.weights + r * kKeyTile, s.rescale + r, values, common, o, s.o_stride,
+                                       ahead);
       for (int i = 0; common < most && i < count; ++i)
         mix_more(s.weights + (r + i) * kKeyTile, values, common, s.seen[r + i], o + i * s.o_stride);
     }

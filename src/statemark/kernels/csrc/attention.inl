@@ -8,9 +8,9 @@ namespace {
 
 struct AttentionJob {
   const AttentionArgs& args;
-  int64_t group;    // query heads that share a KV head
-  float* queries;   // [kv_heads][tokens][group][head_dim], scaled by head_dim^-1/2
-  int64_t elem;     // bytes of a key or value
+  int64_t group;   // query heads that share a KV head
+  float* queries;  // [kv_heads][tokens][group][head_dim], scaled by head_dim^-1/2
+  int64_t elem;    // bytes of a key or value
 
   const uint8_t* layer_block(int64_t s, int64_t page, int64_t kv_head) const {
     const int64_t index = args.batch.page_table[s * args.batch.page_stride + page];
@@ -37,7 +37,8 @@ inline void prepare_head(const AttentionArgs& args, const float* x, const float*
   if (scale != 1.0f) scale_row(out, args.head_dim, scale);
 }
 
-inline void write_page(const AttentionJob& job, int64_t s, int64_t position, int64_t kv_head, const float* k, const float* v) {
+inline void write_page(const AttentionJob& job, int64_t s, int64_t position, int64_t kv_head, const float* k,
+                       const float* v) {
   const int64_t d = job.args.head_dim, column = position % kPage;
   uint8_t* block = const_cast<uint8_t*>(job.layer_block(s, position / kPage, kv_head));
   if (job.args.arena.kv_bf16) {
@@ -135,7 +136,8 @@ void merge_segment(const AttentionJob& job, const QueryBlock& block, int64_t seg
 }
 
 // out = o / l * sigmoid(gate)
-inline void write_rows(const AttentionJob& job, const QueryBlock& block, const float* o, int64_t o_stride, const float* l) {
+inline void write_rows(const AttentionJob& job, const QueryBlock& block, const float* o, int64_t o_stride,
+                       const float* l) {
   const AttentionArgs& args = job.args;
   const int64_t d = args.head_dim;
   for (int64_t r = 0; r < block.tokens * job.group; ++r) {

@@ -31,12 +31,13 @@ void Batch::check_sequences() const {
   const auto n = static_cast<size_t>(seqs());
   require(seq_start.size() == n + 1 && seq_hash.size() == n && state_in.size() == n && state_out.size() == n &&
               page_table.size() == n * static_cast<size_t>(page_columns),
-          "arrays disagree about the number of sequences: seq_start ", seq_start.size(), " (one more), seq_position ", n,
-          ", seq_hash ", seq_hash.size(), ", state_in ", state_in.size(), ", state_out ", state_out.size());
+          "arrays disagree about the number of sequences: seq_start ", seq_start.size(), " (one more), seq_position ",
+          n, ", seq_hash ", seq_hash.size(), ", state_in ", state_in.size(), ", state_out ", state_out.size());
   require(seq_start[0] == 0 && seq_start[n] == tokens(), "seq_start must go from 0 to ", tokens(), ", goes from ",
           seq_start[0], " to ", seq_start[n]);
   for (int64_t t = 0; t < tokens(); ++t)
-    require(token_ids[static_cast<size_t>(t)] >= 0, "token id ", token_ids[static_cast<size_t>(t)], " at ", t, " is negative");
+    require(token_ids[static_cast<size_t>(t)] >= 0, "token id ", token_ids[static_cast<size_t>(t)], " at ", t,
+            " is negative");
   for (size_t s = 0; s < n; ++s) {
     const int64_t count = int64_t(seq_start[s + 1]) - seq_start[s], position = seq_position[s];
     require(count >= 1, "sequence ", s, " has ", count, " tokens; it needs at least one");
@@ -45,7 +46,8 @@ void Batch::check_sequences() const {
             " has state_in ", state_in[s], "; it is -1 at position 0 and a slot elsewhere");
     require(state_out[s] >= 0, "sequence ", s, " has state_out ", state_out[s]);
     const int64_t pages = (position + count + kPage - 1) / kPage;
-    require(pages <= page_columns, "sequence ", s, " needs ", pages, " pages, page_table has ", page_columns, " columns");
+    require(pages <= page_columns, "sequence ", s, " needs ", pages, " pages, page_table has ", page_columns,
+            " columns");
     for (int64_t p = 0; p < pages; ++p)
       require(page_table[s * static_cast<size_t>(page_columns) + static_cast<size_t>(p)] >= 0, "sequence ", s,
               " has no page at ", p);
@@ -62,7 +64,8 @@ void Batch::check_marks() {
     const int32_t s = marks[3 * m], offset = marks[3 * m + 1], slot = marks[3 * m + 2];
     require(s >= 0 && s < seqs(), "mark ", m, " is of sequence ", s, " of ", seqs());
     require(offset >= 1 && offset <= seq_start[s + 1] - seq_start[s] && slot >= 0, "mark ", m, " (sequence ", s,
-            ", offset ", offset, ", slot ", slot, ") is outside a chunk of ", seq_start[s + 1] - seq_start[s], " tokens");
+            ", offset ", offset, ", slot ", slot, ") is outside a chunk of ", seq_start[s + 1] - seq_start[s],
+            " tokens");
     require(before <= std::make_pair(s, offset), "marks must be sorted by (sequence, offset); mark ", m, " isn't");
     before = {s, offset};
     ++mark_begin_[static_cast<size_t>(s) + 1];
@@ -127,9 +130,8 @@ void Batch::check_arena(const Arena& arena) const {
 }
 
 BatchView Batch::view() const {
-  return {tokens(),          seqs(),           seq_start.data(),   seq_position.data(), state_in.data(),
-          state_out.data(),  page_table.data(), page_columns,       marks.data(),        mark_begin_.data(),
-          token_seq_.data()};
+  return {tokens(),          seqs(),       seq_start.data(), seq_position.data(), state_in.data(),  state_out.data(),
+          page_table.data(), page_columns, marks.data(),     mark_begin_.data(),  token_seq_.data()};
 }
 
 }  // namespace statemark

@@ -28,15 +28,15 @@ template <class Array>
 int64_t row_stride(const char* name, const Array& a) {
   if (a.size() == 0) return extent(a, 1);
   require(a.shape(1) <= 1 || a.stride(1) == 1, name, " must have contiguous rows, its inner stride is ", a.stride(1));
-  require(a.shape(0) <= 1 || a.stride(0) >= extent(a, 1), name, " must have rows that don't overlap, its row stride is ",
-          a.stride(0), " for ", a.shape(1), " columns");
+  require(a.shape(0) <= 1 || a.stride(0) >= extent(a, 1), name,
+          " must have rows that don't overlap, its row stride is ", a.stride(0), " for ", a.shape(1), " columns");
   return a.shape(0) <= 1 ? extent(a, 1) : a.stride(0);
 }
 
 template <class Array>
 void require_shape(const char* name, const Array& a, int64_t rows, int64_t cols) {
-  require(extent(a, 0) == rows && extent(a, 1) == cols, name, " must be ", rows, " x ", cols, ", is ", a.shape(0), " x ",
-          a.shape(1));
+  require(extent(a, 0) == rows && extent(a, 1) == cols, name, " must be ", rows, " x ", cols, ", is ", a.shape(0),
+          " x ", a.shape(1));
 }
 
 template <class Array>

@@ -55,7 +55,8 @@ nb::ndarray<nb::numpy, uint64_t> stamps_view(nb::handle_t<Arena> self) {
 
 void bind_memory(nb::module_& m) {
   nb::class_<Matrix>(m, "Matrix")
-      .def(nb::init<int64_t, int64_t, const std::string&>(), nb::arg("rows"), nb::arg("cols"), nb::arg("dtype") = "bfloat16")
+      .def(nb::init<int64_t, int64_t, const std::string&>(), nb::arg("rows"), nb::arg("cols"),
+           nb::arg("dtype") = "bfloat16")
       .def("fill", &fill, nb::arg("row"), nb::arg("w").noconvert())
       .def("to_float32", &to_float32)
       .def_prop_ro("rows", &Matrix::rows)
@@ -65,7 +66,8 @@ void bind_memory(nb::module_& m) {
 
   nb::class_<Arena>(m, "Arena")
       .def(nb::init<int64_t, int64_t, const std::string&, int64_t, int64_t, int64_t>(), nb::arg("num_pages"),
-           nb::arg("page_elems"), nb::arg("kv_dtype"), nb::arg("num_slots"), nb::arg("slot_floats"), nb::arg("num_stamps"))
+           nb::arg("page_elems"), nb::arg("kv_dtype"), nb::arg("num_slots"), nb::arg("slot_floats"),
+           nb::arg("num_stamps"))
       .def("release_page", &Arena::release_page, nb::arg("i"))
       .def("release_slot", &Arena::release_slot, nb::arg("i"))
       .def("copy_page", &Arena::copy_page, nb::arg("src"), nb::arg("dst"), nb::call_guard<nb::gil_scoped_release>())

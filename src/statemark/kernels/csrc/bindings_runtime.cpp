@@ -10,8 +10,14 @@ void linear(Runtime& rt, const Rows& x, const Matrix& m, const OutRows& out, con
   require(extent(x, 1) == m.cols(), "x has ", x.shape(1), " columns, the matrix has ", m.cols());
   require_shape("out", out, extent(x, 0), m.rows());
   if (bias) require_length("bias", *bias, m.rows());
-  const LinearArgs args{x.data(), row_stride("x", x), extent(x, 0), m.view(), out.data(), row_stride("out", out),
-                        bias ? bias->data() : nullptr, accumulate};
+  const LinearArgs args{x.data(),
+                        row_stride("x", x),
+                        extent(x, 0),
+                        m.view(),
+                        out.data(),
+                        row_stride("out", out),
+                        bias ? bias->data() : nullptr,
+                        accumulate};
   const nb::gil_scoped_release release;
   rt.linear(args);
 }
@@ -29,17 +35,17 @@ void embed(Runtime& rt, const Ints& ids, const Matrix& m, const OutRows& out) {
 void rms_norm(Runtime& rt, const Rows& x, const Floats& weight, float eps, const OutRows& out) {
   require_length("weight", weight, extent(x, 1));
   require_shape("out", out, extent(x, 0), extent(x, 1));
-  const RowsArgs args{x.data(), row_stride("x", x), extent(x, 0), extent(x, 1), weight.data(), eps, out.data(),
-                      row_stride("out", out)};
+  const RowsArgs args{x.data(), row_stride("x", x), extent(x, 0),          extent(x, 1), weight.data(),
+                      eps,      out.data(),         row_stride("out", out)};
   const nb::gil_scoped_release release;
   rt.rms_norm(args);
 }
 
 void swiglu(Runtime& rt, const Rows& gate_up, const OutRows& out) {
-  require(extent(gate_up, 0) == extent(out, 0) && extent(gate_up, 1) == 2 * extent(out, 1), "out must be ", gate_up.shape(0),
-          " x half of ", gate_up.shape(1), ", is ", out.shape(0), " x ", out.shape(1));
+  require(extent(gate_up, 0) == extent(out, 0) && extent(gate_up, 1) == 2 * extent(out, 1), "out must be ",
+          gate_up.shape(0), " x half of ", gate_up.shape(1), ", is ", out.shape(0), " x ", out.shape(1));
   const RowsArgs args{gate_up.data(), row_stride("gate_up", gate_up), extent(out, 0), extent(out, 1), nullptr, 0.0f,
-                      out.data(), row_stride("out", out)};
+                      out.data(),     row_stride("out", out)};
   const nb::gil_scoped_release release;
   rt.swiglu(args);
 }
@@ -95,18 +101,18 @@ auto argmax(Runtime& rt, const Rows& logits) {
 
 void gated_delta_net(Runtime& rt, const GatedDeltaNet& gdn, const Rows& proj, const Batch& batch, Arena& arena,
                      const OutRows& out) {
-  require(extent(proj, 0) == batch.tokens() && extent(proj, 1) >= gdn.proj_cols(), "proj must be ", batch.tokens(), " x ",
-          gdn.proj_cols(), " or wider, is ", proj.shape(0), " x ", proj.shape(1));
+  require(extent(proj, 0) == batch.tokens() && extent(proj, 1) >= gdn.proj_cols(), "proj must be ", batch.tokens(),
+          " x ", gdn.proj_cols(), " or wider, is ", proj.shape(0), " x ", proj.shape(1));
   require_shape("out", out, batch.tokens(), gdn.value_heads * gdn.value_dim);
   const int64_t proj_stride = row_stride("proj", proj), out_stride = row_stride("out", out);
   const nb::gil_scoped_release release;
   rt.gated_delta_net(gdn, proj.data(), proj_stride, batch, arena, out.data(), out_stride);
 }
 
-void attention(Runtime& rt, const Attention& att, const Rows& proj, const Rows& cos, const Rows& sin, const Batch& batch,
-               Arena& arena, const OutRows& out) {
-  require(extent(proj, 0) == batch.tokens() && extent(proj, 1) >= att.proj_cols(), "proj must be ", batch.tokens(), " x ",
-          att.proj_cols(), " or wider, is ", proj.shape(0), " x ", proj.shape(1));
+void attention(Runtime& rt, const Attention& att, const Rows& proj, const Rows& cos, const Rows& sin,
+               const Batch& batch, Arena& arena, const OutRows& out) {
+  require(extent(proj, 0) == batch.tokens() && extent(proj, 1) >= att.proj_cols(), "proj must be ", batch.tokens(),
+          " x ", att.proj_cols(), " or wider, is ", proj.shape(0), " x ", proj.shape(1));
   require_shape("cos", cos, batch.tokens(), att.rotary_dim / 2);
   require_shape("sin", sin, batch.tokens(), att.rotary_dim / 2);
   require_shape("out", out, batch.tokens(), att.heads * att.head_dim);
@@ -114,10 +120,13 @@ void attention(Runtime& rt, const Attention& att, const Rows& proj, const Rows& 
   require(row_stride("sin", sin) == rope_stride, "cos and sin must have the same row stride");
   const int64_t proj_stride = row_stride("proj", proj), out_stride = row_stride("out", out);
   const nb::gil_scoped_release release;
-  rt.attention(att, proj.data(), proj_stride, cos.data(), sin.data(), rope_stride, batch, arena, out.data(), out_stride);
+  rt.attention(att, proj.data(), proj_stride, cos.data(), sin.data(), rope_stride, batch, arena, out.data(),
+               out_stride);
 }
 
-void make_runtime(Runtime* self, int threads, const std::optional<std::string>& isa) { new (self) Runtime(threads, isa.value_or("")); }
+void make_runtime(Runtime* self, int threads, const std::optional<std::string>& isa) {
+  new (self) Runtime(threads, isa.value_or(""));
+}
 
 }  // namespace
 
@@ -138,7 +147,8 @@ void bind_runtime(nb::module_& m) {
       .def("argmax", &argmax, nb::arg("logits").noconvert())
       .def("gated_delta_net", &gated_delta_net, nb::arg("gdn"), nb::arg("proj").noconvert(), nb::arg("batch"),
            nb::arg("arena"), nb::arg("out").noconvert())
-      .def("peak_products", &Runtime::peak_products, nb::arg("rounds"), nb::arg("bf16"), nb::call_guard<nb::gil_scoped_release>())
+      .def("peak_products", &Runtime::peak_products, nb::arg("rounds"), nb::arg("bf16"),
+           nb::call_guard<nb::gil_scoped_release>())
       .def("read_memory", &Runtime::read_memory, nb::arg("m"), nb::call_guard<nb::gil_scoped_release>())
       .def("attention", &attention, nb::arg("att"), nb::arg("proj").noconvert(), nb::arg("cos").noconvert(),
            nb::arg("sin").noconvert(), nb::arg("batch"), nb::arg("arena"), nb::arg("out").noconvert());

@@ -1,4 +1,5 @@
-// What a kernel may ask of the runtime: to run tasks, and scratch memory. Kernels know no threads, no locks and no Python.
+// What a kernel may ask of the runtime: to run tasks, and scratch memory. Kernels know no threads, no locks and no
+// Python.
 //
 // Only declarations: the kernel files are compiled once per instruction set, and an inline function here could be
 // merged by the linker into the copy that was compiled for a newer CPU than the one we run on.

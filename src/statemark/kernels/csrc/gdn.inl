@@ -57,7 +57,8 @@ void convolve(const GdnJob& job, int64_t s, int64_t t, int64_t channel, int64_t 
 }
 
 inline void scale_row(float* x, int64_t n, float by) {
-  each_vector(n, [&](int64_t i, int lanes) { store_some(x + i, Vec::mul(load_some(x + i, lanes), Vec::set1(by)), lanes); });
+  each_vector(
+      n, [&](int64_t i, int lanes) { store_some(x + i, Vec::mul(load_some(x + i, lanes), Vec::set1(by)), lanes); });
 }
 
 inline void unit_heads(float* x, int64_t heads, int64_t dim, float scale) {
@@ -68,7 +69,8 @@ inline void unit_heads(float* x, int64_t heads, int64_t dim, float scale) {
 // Stage 1, for the key heads [head, head + heads) and the value heads that they serve.
 void prepare_token(const GdnJob& job, int64_t t, int64_t head, int64_t heads) {
   const GdnArgs& args = job.args;
-  const int64_t keys = args.key_heads * args.key_dim, group = args.value_heads / args.key_heads, s = args.batch.token_seq[t];
+  const int64_t keys = args.key_heads * args.key_dim, group = args.value_heads / args.key_heads,
+                s = args.batch.token_seq[t];
   const int64_t q = head * args.key_dim, v = 2 * keys + head * group * args.value_dim;
   float* mixed = job.mixed + (t - job.first) * args.conv_dim;
   const auto run = args.conv_width == 4 ? convolve<4> : convolve<0>;  // 4 is what models use
@@ -132,7 +134,9 @@ struct Strip {
 
 inline void copy_cols(const float* from, int64_t from_stride, float* to, int64_t to_stride, int64_t rows, int cols) {
   for (int64_t i = 0; i < rows; ++i)
-    each_vector(cols, [&](int64_t n, int lanes) { store_some(to + i * to_stride + n, load_some(from + i * from_stride + n, lanes), lanes); });
+    each_vector(cols, [&](int64_t n, int lanes) {
+      store_some(to + i * to_stride + n, load_some(from + i * from_stride + n, lanes), lanes);
+    });
 }
 
 inline float* strip_in_slot(const GdnJob& job, int32_t slot, const Strip& strip) {

@@ -71,7 +71,7 @@ struct ArenaView {
 struct GdnArgs {
   int64_t slot_offset, key_heads, value_heads, key_dim, value_dim, conv_width, conv_dim;
   float eps;
-  const float *conv_weight;  // [conv_width][conv_dim]
+  const float* conv_weight;  // [conv_width][conv_dim]
   const float *a_log, *dt_bias, *norm_weight;
   const float* proj;
   int64_t proj_stride;

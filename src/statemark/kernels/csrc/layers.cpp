@@ -37,7 +37,8 @@ GatedDeltaNet::GatedDeltaNet(int64_t index_, int64_t slot_offset_, int64_t key_h
   require(conv_width >= 1 && conv_width <= 16, "conv_width must be 1 to 16, got ", conv_width);
   conv_weight.resize(static_cast<size_t>(conv_width * conv_dim));
   for (int64_t c = 0; c < conv_dim; ++c)
-    for (int64_t j = 0; j < conv_width; ++j) conv_weight[static_cast<size_t>(j * conv_dim + c)] = conv[c * conv_width + j];
+    for (int64_t j = 0; j < conv_width; ++j)
+      conv_weight[static_cast<size_t>(j * conv_dim + c)] = conv[c * conv_width + j];
 }
 
 Attention::Attention(int64_t index_, int64_t page_offset_, int64_t heads_, int64_t kv_heads_, int64_t head_dim_,
@@ -54,8 +55,8 @@ Attention::Attention(int64_t index_, int64_t page_offset_, int64_t heads_, int64
   check_dim("head_dim", head_dim);
   require(index >= 0 && page_offset >= 0, "index ", index, " and page_offset ", page_offset, " can't be negative");
   require(kv_heads >= 1 && heads % kv_heads == 0, "heads ", heads, " is no multiple of kv_heads ", kv_heads);
-  require(rotary_dim >= 0 && rotary_dim % 2 == 0 && rotary_dim <= head_dim, "rotary_dim must be even and at most head_dim ",
-          head_dim, ", got ", rotary_dim);
+  require(rotary_dim >= 0 && rotary_dim % 2 == 0 && rotary_dim <= head_dim,
+          "rotary_dim must be even and at most head_dim ", head_dim, ", got ", rotary_dim);
 }
 
 }  // namespace statemark

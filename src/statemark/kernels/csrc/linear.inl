@@ -1,17 +1,18 @@
 // out[m][n] = sum over k of x[m][k] * w[n][k], with weights in panels of 32 columns. See tile.inl for the order.
 //
 // Few rows: weights stream from memory once, in the order in which they lie; each 16 KiB block of a panel meets all
-// rows from L1. Many rows: a block of activations stays in L2 while blocks of weights pass over it. In both, the block of
-// weights after the current one is asked for meanwhile: without that a tenth to a half of the rate is lost.
+// rows from L1. Many rows: a block of activations stays in L2 while blocks of weights pass over it. In both, the block
+// of weights after the current one is asked for meanwhile: without that a tenth to a half of the rate is lost.
 
 namespace {
 
 constexpr int kMaxRows = Vec::kTileRows;
-// Up to 48 rows (of 1024 to 4096) the activations stay near enough when all of k passes; above, they are kept in L2 block
-// by block (measured: the two meet between 32 and 64 rows).
+// Up to 48 rows (of 1024 to 4096) the activations stay near enough when all of k passes; above, they are kept in L2
+// block by block (measured: the two meet between 32 and 64 rows).
 constexpr int64_t kFewRows = 8 * kMaxRows;
 // 192 rows x 256 deep x 4 bytes = 192 KiB of activations: less than half of a 512 KiB L2.
 constexpr int64_t kBlockRows = 192 / kMaxRows * kMaxRows;
+constexpr int kWidestTile = 4 * W <= kPanel ? 4 : 2;  // vectors of columns for one or two rows
 // More rows than this are packed in turns, to bound the scratch (2048 x 4096 x 4 = 32 MiB).
 constexpr int64_t kMaxPackedRows = 2048;
 // Steps (of 128 bytes) between reading a weight and asking for it when one pass reads a panel (measured: 8 to 16 best).
@@ -79,12 +80,13 @@ void run_tile(const void* acts, const void* words, int64_t steps, const float* c
   finish ? finish->apply(chains) : chains.store(c_out, c_stride);
 }
 
-using TileFn = void (*)(const void*, const void*, int64_t, const float*, float*, int64_t, const Finish*,
-                        Ahead);
+using TileFn = void (*)(const void*, const void*, int64_t, const float*, float*, int64_t, const Finish*, Ahead);
 
 template <class Src, int NV, bool kStream, int R>
 struct TileTable {
-  static inline TileFn get(int rows) { return rows == R ? run_tile<Src, R, NV, kStream> : TileTable<Src, NV, kStream, R - 1>::get(rows); }
+  static inline TileFn get(int rows) {
+    return rows == R ? run_tile<Src, R, NV, kStream> : TileTable<Src, NV, kStream, R - 1>::get(rows);
+  }
 };
 template <class Src, int NV, bool kStream>
 struct TileTable<Src, NV, kStream, 0> {
@@ -167,8 +169,8 @@ void few_rows(Context& context, const LinearArgs& args, const Packed& packed) {
     alignas(64) float carry[kFewRows * kPanel];
     for (int64_t p = task * group; p < at_most((task + 1) * group, panels); ++p) {
       // For one or two rows the chains of a whole panel fit the registers; beyond, two vectors of columns at a time.
-      if (2 * W < kPanel && args.m <= 2)
-        panel_times_rows<Src, 2 * W < kPanel ? 4 : 2>(args, packed, p, carry);
+      if (args.m <= 2)
+        panel_times_rows<Src, kWidestTile>(args, packed, p, carry);
       else
         panel_times_rows<Src, 2>(args, packed, p, carry);
     }
@@ -200,7 +202,8 @@ void block_times_panels(const ManyRows& job, float* carry) {
     for (int64_t col = job.col0; col < job.col1; col += kTileCols) {
       const uint32_t* words = words_at<Src>(w, col, k0);
       const bool wraps = col + kTileCols >= job.col1;
-      const uint32_t* next = words_at<Src>(w, wraps ? job.col0 : col + kTileCols, wraps && !last ? k0 + kBlockDepth : k0);
+      const uint32_t* next =
+          words_at<Src>(w, wraps ? job.col0 : col + kTileCols, wraps && !last ? k0 + kBlockDepth : k0);
       for (int64_t t = job.tile0; t < job.tile1; ++t) {
         const int64_t row = tiles.start(t);
         const Finish finish = finish_at(job.args, row, col);
@@ -217,8 +220,8 @@ template <class Src>
 void many_rows(Context& context, const LinearArgs& args, const Packed& packed) {
   const int64_t tiles = packed.tiles.tiles, per_block = kBlockRows / kMaxRows, blocks = ceil_div(tiles, per_block);
   const int64_t panels = ceil_div(args.w.rows, kPanel);
-  // 16 panels use a block of activations 16 to 32 times from L2; fewer where threads would be left without work.
-  const int64_t group = at_least(1, at_most(16, panels * blocks / (4 * worker_count(context))));
+  // 16 panels use a block of activations 16 to 32 times from L2; fewer where threads would end far apart.
+  const int64_t group = at_least(1, at_most(16, panels * blocks / (8 * worker_count(context))));
   parallel(context, ceil_div(panels, group) * blocks, [&](int64_t task, int worker) {
     const int64_t tile0 = task % blocks * per_block, col0 = task / blocks * group * kPanel;
     const int64_t col1 = at_most(col0 + group * kPanel, round_up(args.w.rows, kTileCols));
@@ -235,8 +238,8 @@ void multiply(Context& context, const LinearArgs& args, const Packed& packed) {
 void linear_some(Context& context, const LinearArgs& args) {
   const WeightView& w = args.w;
   const int64_t blocks = ceil_div(w.padded_cols, kBlockDepth);
-  Packed packed{shared_scratch(context, 0, static_cast<size_t>(args.m * blocks * kBlockDepth)),
-                Vec::kDotBf16 && w.bf16, RowTiles(args.m)};
+  Packed packed{shared_scratch(context, 0, static_cast<size_t>(args.m * blocks * kBlockDepth)), Vec::kDotBf16 && w.bf16,
+                RowTiles(args.m)};
   const auto pack = [&](int64_t b, int) {
     const int64_t k0 = b * kBlockDepth;
     pack_block(args.x + k0, args.x_stride, args.m, at_most(kBlockDepth, w.cols - k0), packed.pairs,

@@ -54,7 +54,7 @@ FloatMode::~FloatMode() {
 
 struct Pool::Shared {
   std::atomic<uint64_t> state{0};
-  std::atomic<int> left{0};        // joined workers that are done
+  std::atomic<int> left{0};  // joined workers that are done
   std::atomic<int64_t> next{0};
   std::atomic<bool> failed{false};
   std::atomic<int> sleepers{0};
@@ -160,7 +160,9 @@ void Pool::run(int64_t tasks, TaskFn fn, void* env) {
   const uint64_t number = job.state.load(std::memory_order_relaxed) / kJob % 0xffffffffu + 1;  // never 0
   job.state.store(number * kJob + kOpen);
   if (job.sleepers.load() > 0) {
-    { const std::lock_guard<std::mutex> hold(job.lock); }  // a worker between its look and its wait holds this
+    {
+      const std::lock_guard<std::mutex> hold(job.lock);
+    }  // a worker between its look and its wait holds this
     job.wake.notify_all();
   }
   job.work(0);

@@ -17,8 +17,9 @@ bool runs_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_suppor
 
 #if defined(STATEMARK_HAVE_AVX512)
 bool runs_avx512() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bf16");
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512bf16");
 }
 #endif
 
@@ -102,7 +103,8 @@ void Runtime::embed(const int32_t* ids, int64_t count, const Matrix& m, float* o
   const Turn turn(*this);
   const auto copy = [&](int64_t t) { m.copy_row(ids[t], out + t * out_stride); };
   run_tasks(
-      context_, count, [](void* env, int64_t t, int) { (*static_cast<decltype(copy)*>(env))(t); }, const_cast<void*>(static_cast<const void*>(&copy)));
+      context_, count, [](void* env, int64_t t, int) { (*static_cast<decltype(copy)*>(env))(t); },
+      const_cast<void*>(static_cast<const void*>(&copy)));
 }
 
 void Runtime::rms_norm(const RowsArgs& args) {
@@ -154,10 +156,11 @@ void check_stamps(const GatedDeltaNet& gdn, const Batch& batch, Arena& arena) {
     const uint64_t* stamp = arena.stamp(batch.state_in[s], gdn.index);
     const auto position = static_cast<uint64_t>(batch.seq_position[s]);
     if (stamp[0] == position && stamp[1] == batch.seq_hash[s]) continue;
-    throw IntegrityError("sequence " + std::to_string(s) + ", recurrent layer " + std::to_string(gdn.index) + ": slot " +
-                         std::to_string(batch.state_in[s]) + " holds the state after " + std::to_string(stamp[0]) +
-                         " tokens with hash " + std::to_string(stamp[1]) + ", but the sequence continues at " +
-                         std::to_string(position) + " with hash " + std::to_string(batch.seq_hash[s]));
+    throw IntegrityError("sequence " + std::to_string(s) + ", recurrent layer " + std::to_string(gdn.index) +
+                         ": slot " + std::to_string(batch.state_in[s]) + " holds the state after " +
+                         std::to_string(stamp[0]) + " tokens with hash " + std::to_string(stamp[1]) +
+                         ", but the sequence continues at " + std::to_string(position) + " with hash " +
+                         std::to_string(batch.seq_hash[s]));
   }
 }
 
@@ -178,24 +181,26 @@ void each_destination(const Batch& batch, const Fn& f) {
 void Runtime::gated_delta_net(const GatedDeltaNet& gdn, const float* proj, int64_t proj_stride, const Batch& batch,
                               Arena& arena, float* out, int64_t out_stride) {
   batch.check_arena(arena);
-  require(gdn.index < arena.num_stamps, "recurrent layer ", gdn.index, " has no stamp: the arena has ", arena.num_stamps);
+  require(gdn.index < arena.num_stamps, "recurrent layer ", gdn.index, " has no stamp: the arena has ",
+          arena.num_stamps);
   require(gdn.slot_offset + gdn.slot_floats() <= arena.slot_floats, "a state of ", gdn.slot_floats(), " floats at ",
           gdn.slot_offset, " doesn't fit a slot of ", arena.slot_floats);
   const Turn turn(*this);
   if (arena.check_stamps) check_stamps(gdn, batch, arena);
   each_destination(batch, [&](int32_t slot, uint64_t, uint64_t) { arena.stamp(slot, gdn.index)[0] = ~uint64_t(0); });
   kernels_->gated_delta_net(
-      context_, {gdn.slot_offset, gdn.key_heads, gdn.value_heads, gdn.key_dim, gdn.value_dim, gdn.conv_width, gdn.conv_dim,
-                 gdn.eps, gdn.conv_weight.data(), gdn.a_log.data(), gdn.dt_bias.data(), gdn.norm_weight.data(), proj,
-                 proj_stride, out, out_stride, batch.view(), arena.view()});
+      context_, {gdn.slot_offset, gdn.key_heads, gdn.value_heads, gdn.key_dim, gdn.value_dim, gdn.conv_width,
+                 gdn.conv_dim, gdn.eps, gdn.conv_weight.data(), gdn.a_log.data(), gdn.dt_bias.data(),
+                 gdn.norm_weight.data(), proj, proj_stride, out, out_stride, batch.view(), arena.view()});
   each_destination(batch, [&](int32_t slot, uint64_t count, uint64_t hash) {
     arena.stamp(slot, gdn.index)[0] = count;
     arena.stamp(slot, gdn.index)[1] = hash;
   });
 }
 
-void Runtime::attention(const Attention& att, const float* proj, int64_t proj_stride, const float* cos, const float* sin,
-                        int64_t rope_stride, const Batch& batch, Arena& arena, float* out, int64_t out_stride) {
+void Runtime::attention(const Attention& att, const float* proj, int64_t proj_stride, const float* cos,
+                        const float* sin, int64_t rope_stride, const Batch& batch, Arena& arena, float* out,
+                        int64_t out_stride) {
   batch.check_arena(arena);
   require(att.page_offset + att.page_elems() <= arena.page_elems, "a layer of ", att.page_elems(), " elements at ",
           att.page_offset, " doesn't fit a page of ", arena.page_elems);

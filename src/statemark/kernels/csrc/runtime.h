@@ -1,4 +1,5 @@
-// One set of threads, one set of scratch memory and one instruction set. Several may exist; each serves one call at a time.
+// One set of threads, one set of scratch memory and one instruction set. Several may exist; each serves one call at a
+// time.
 #pragma once
 
 #include <mutex>
@@ -32,12 +33,13 @@ class Runtime {
   void embed(const int32_t* ids, int64_t count, const Matrix& m, float* out, int64_t out_stride);
   void rms_norm(const RowsArgs& args);
   void swiglu(const RowsArgs& args);
-  void rope_tables(const int32_t* positions, int64_t count, const float* inv_freq, int64_t half, float* cos, float* sin);
+  void rope_tables(const int32_t* positions, int64_t count, const float* inv_freq, int64_t half, float* cos,
+                   float* sin);
   void top_logprobs(const LogitsArgs& args);
   void argmax(const LogitsArgs& args);
   // Checks stamps before anything is written, and stamps what it wrote.
-  void gated_delta_net(const GatedDeltaNet& gdn, const float* proj, int64_t proj_stride, const Batch& batch, Arena& arena,
-                       float* out, int64_t out_stride);
+  void gated_delta_net(const GatedDeltaNet& gdn, const float* proj, int64_t proj_stride, const Batch& batch,
+                       Arena& arena, float* out, int64_t out_stride);
   void attention(const Attention& att, const float* proj, int64_t proj_stride, const float* cos, const float* sin,
                  int64_t rope_stride, const Batch& batch, Arena& arena, float* out, int64_t out_stride);
   double peak_products(int64_t rounds, bool bf16);

@@ -1,5 +1,6 @@
-// The avx512_bf16 kernels; with STATEMARK_EMULATE_AVX512, the same code on any x86 through SIMDe, for tests. Only plain headers here: an inline library function compiled with these flags must not be
-// shared with code that runs on other machines (see context.h).
+// The avx512_bf16 kernels; with STATEMARK_EMULATE_AVX512, the same code on any x86 through SIMDe, for tests. Only plain
+// headers here: an inline library function compiled with these flags must not be shared with code that runs on other
+// machines (see context.h).
 #include <utility>
 
 #include "kernel_args.h"
@@ -19,7 +20,7 @@ constexpr const char* kIsa = "avx512_bf16";
 const KernelTable kTable = {
     kIsa, linear, rms_norm, swiglu, top_logprobs, argmax, gated_delta_net, attention, peak_products, read_memory,
 };
-}
+}  // namespace
 
 const KernelTable* TABLE() { return &kTable; }
 }  // namespace statemark

@@ -46,8 +46,14 @@ struct Vec {
   static I set1_int(int32_t x) { return _mm256_set1_epi32(x); }
   static I add_int(I a, I b) { return _mm256_add_epi32(a, b); }
   static I sub_int(I a, I b) { return _mm256_sub_epi32(a, b); }
-  template <int n> static I shift_left(I a) { return _mm256_slli_epi32(a, n); }
-  template <int n> static I shift_right(I a) { return _mm256_srli_epi32(a, n); }
+  template <int n>
+  static I shift_left(I a) {
+    return _mm256_slli_epi32(a, n);
+  }
+  template <int n>
+  static I shift_right(I a) {
+    return _mm256_srli_epi32(a, n);
+  }
 
   // A word of weights holds two bf16 values; the low half is the earlier one.
   static I load_words(const uint32_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }

@@ -63,8 +63,14 @@ struct Vec {
   static I set1_int(int32_t x) { return _mm512_set1_epi32(x); }
   static I add_int(I a, I b) { return _mm512_add_epi32(a, b); }
   static I sub_int(I a, I b) { return _mm512_sub_epi32(a, b); }
-  template <int n> static I shift_left(I a) { return _mm512_slli_epi32(a, n); }
-  template <int n> static I shift_right(I a) { return _mm512_srli_epi32(a, n); }
+  template <int n>
+  static I shift_left(I a) {
+    return _mm512_slli_epi32(a, n);
+  }
+  template <int n>
+  static I shift_right(I a) {
+    return _mm512_srli_epi32(a, n);
+  }
 
   static I load_words(const uint32_t* p) { return _mm512_loadu_si512(p); }
   static F low_bf16(I w) { return floats(_mm512_slli_epi32(w, 16)); }

@@ -66,8 +66,14 @@ struct Vec {
   static I set1_int(int32_t x) { return I{x, x, x, x}; }
   static I add_int(I a, I b) { return (I)((U)a + (U)b); }
   static I sub_int(I a, I b) { return (I)((U)a - (U)b); }
-  template <int n> static I shift_left(I a) { return (I)((U)a << n); }
-  template <int n> static I shift_right(I a) { return (I)((U)a >> n); }
+  template <int n>
+  static I shift_left(I a) {
+    return (I)((U)a << n);
+  }
+  template <int n>
+  static I shift_right(I a) {
+    return (I)((U)a >> n);
+  }
 
   // A word of weights holds two bf16 values; the low half is the earlier one.
   static I load_words(const uint32_t* p) {
