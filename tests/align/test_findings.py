@@ -126,7 +126,9 @@ def swa_drafter(tmp_path: Path, **changes: Any) -> str:
     folder = tmp_path / "drafter"
     folder.mkdir(exist_ok=True)
     shape = {"num_hidden_layers": 4, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128}
-    (folder / "config.json").write_text(json.dumps(shape | {"sliding_window": 2048, "hidden_size": 2048} | changes))
+    (folder / "config.json").write_text(
+        json.dumps(shape | {"sliding_window": 2048, "layer_types": ["sliding_attention"] * 4} | changes)
+    )
     return str(folder)
 
 

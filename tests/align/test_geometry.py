@@ -93,7 +93,7 @@ def geometry(config: dict[str, Any], *flags: str, gpu: str = "h100", drafter: di
 def test_worked_values(config: dict[str, Any], flags: tuple[str, ...], gpu: str, block: int, padding: float) -> None:
     found = geometry(config, *flags, gpu=gpu)
     assert found.grid.tokens == block
-    assert round(found.padding_percent, 2) == padding
+    assert round(100 * found.state_groups[0].padding, 2) == padding
     units = {found.config_minimum.tokens, found.scheduler_block.tokens, found.hash_unit.tokens, found.hit_unit.tokens}
     assert units == {block}  # a hybrid without an odd drafter has one unit for everything
     assert not found.fine_grained

@@ -5,6 +5,7 @@ Plain data: imported both where statemark is installed and where vLLM is.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 BASE = {
@@ -255,6 +256,43 @@ COMMON = ["--load-format", "dummy", "--enforce-eager", "--max-model-len", "16384
 COMMON += ["--kv-cache-memory-bytes", "192M", "--skip-tokenizer-init"]
 MTP = '{"method": "mtp", "num_speculative_tokens": 2}'
 
+
+def qwen3(**changes: Any) -> dict[str, Any]:
+    """A pure-attention drafter."""
+    return {
+        **BASE,
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "head_dim": 64,
+        "hidden_act": "silu",
+        "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+        **changes,
+    }
+
+
+def draft(**settings: Any) -> list[str]:
+    return ["--speculative-config", json.dumps({"model": "{drafter}", **settings})]
+
+
+def llama(**changes: Any) -> dict[str, Any]:
+    """A drafter whose layers may have a window."""
+    return qwen3(architectures=["LlamaForCausalLM"], model_type="llama", **changes)
+
+
+SLIDING = {"sliding_window": 512, "layer_types": ["sliding_attention"] * 2}
+
+# The drafter's config where a case has one; "{drafter}" in its flags stands for the folder.
+DRAFTERS: dict[str, dict[str, Any]] = {
+    "qwen3.5-draft-narrow": qwen3(),
+    "qwen3.5-draft-wide": qwen3(num_key_value_heads=4),
+    "qwen3.5-draft-ignored-window": qwen3(num_key_value_heads=4, use_sliding_window=True, **SLIDING),
+    "qwen3.5-draft-window": llama(num_key_value_heads=4, **SLIDING),
+    "qwen3.5-draft-odd-window": llama(hidden_size=384, num_attention_heads=6, num_key_value_heads=3, **SLIDING),
+}
+
 # name -> (config, flags besides COMMON)
 CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "qwen3-next": (qwen3_next(), []),
@@ -275,4 +313,9 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "lfm2": (lfm2(), []),
     "lfm2-wide": (lfm2(hidden_size=2048, conv_dim=2048, conv_L_cache=64), ["--block-size", "32"]),
     "zamba2": (zamba2(), []),
+    "qwen3.5-draft-narrow": (qwen3_5(), draft(method="draft_model", num_speculative_tokens=2)),
+    "qwen3.5-draft-wide": (qwen3_5(), draft(method="draft_model", num_speculative_tokens=1)),
+    "qwen3.5-draft-ignored-window": (qwen3_5(), draft(method="draft_model", num_speculative_tokens=3)),
+    "qwen3.5-draft-window": (qwen3_5(), draft(method="draft_model", num_speculative_tokens=3)),
+    "qwen3.5-draft-odd-window": (qwen3_5(), draft(method="draft_model", num_speculative_tokens=1)),
 }

@@ -46,6 +46,11 @@ class Setup:
         return groups_of(self.geometry)
 
     @property
+    def in_flight(self) -> int:
+        """Tokens of steps that may be running at once: two steps where the scheduler works ahead of a GPU."""
+        return self.budget.tokens * (1 if self.machine.kind is Kind.CPU else 2)
+
+    @property
     def blocks(self) -> int | None:
         """Blocks of the pool."""
         if self.flags.blocks_override is not None:

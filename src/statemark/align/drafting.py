@@ -82,7 +82,7 @@ def resolve_drafting(
         )
     draft = None
     if method in ("dflash", "dspark", "eagle", "eagle3", "draft_model") and draft_config is not None:
-        draft = read_draft(draft_config, flags)
+        draft = read_draft(draft_config, method, flags)
     lookahead = 0
     if method in _FROM_HIDDEN_STATES:
         lookahead = depth if method == "mtp" and min(modules, depth) > 1 else 1
@@ -127,22 +127,26 @@ def _slots(method: str, depth: int, parallel: bool) -> int:
     return 1 if method == "draft_model" else 0
 
 
-def read_draft(config: Mapping[str, Any], flags: SpeculativeFlags) -> DraftShape:
+def read_draft(config: Mapping[str, Any], method: str, flags: SpeculativeFlags) -> DraftShape:
     """The drafter's own layers, from its config.json."""
     fields = Fields(config, "the drafter's config.json")
     text = fields.part("text_config") or fields
     layers = text.integer("num_hidden_layers", default=1)
-    window = text.integer("sliding_window", default=0) or None
-    kinds = text.strings("layer_types")
-    if kinds is not None:
-        sliding = sum(k == "sliding_attention" for k in kinds)
-    else:
-        sliding = layers if window is not None and text.raw("use_sliding_window") is not False else 0
+    own = text.part("dflash_config")
+    sliding = sum(k == "sliding_attention" for k in text.strings("layer_types") or ())
+    if method in ("dflash", "dspark"):
+        if own is not None and own.raw("use_swa") and not sliding:
+            sliding = layers
+    elif (text.text("model_type") or "").startswith(("qwen2", "qwen3")):
+        sliding = 0  # vLLM's plain Qwen layers take no window, whatever their config says
+    window = None
+    if sliding:
+        window = (own.integer("swa_window_size", default=0) if own else 0) or text.integer("sliding_window")
     return DraftShape(
         attention=plain_attention(text),
         layers=layers,
         sliding_layers=sliding,
-        window=window if sliding else None,
+        window=window,
         backend=flags.attention_backend,
         ranks=flags.draft_ranks,
     )

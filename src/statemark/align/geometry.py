@@ -105,16 +105,20 @@ class Geometry:
     def fixed_bytes(self) -> Bytes:
         return Bytes(self.fixed_blocks * self.bytes_per_block)
 
-    def blocks_of(self, tokens: int) -> int:
-        """Blocks that a request of this length holds at most while it runs."""
-        grows = [g for g in self.groups if g.role not in (Role.STATE, Role.RING)]
-        return self.fixed_blocks + sum(g.copies * ceil(tokens / g.tokens) for g in grows)
+    def blocks_of(self, tokens: int, in_flight: int = 0) -> int:
+        """Blocks that a request of this length holds at most while it runs. A window keeps the tokens of steps that
+        are still running beside its own."""
+        blocks = self.fixed_blocks
+        for group in self.groups:
+            if group.role in (Role.STATE, Role.RING):
+                continue
+            if group.window is None:
+                blocks += group.copies * ceil(tokens / group.tokens)
+            else:
+                held = min(group.window - 1 + in_flight, tokens)
+                blocks += group.copies * (ceil(held / group.tokens) + 1)
+        return blocks
 
-    def concurrency(self, memory: int) -> float:
+    def concurrency(self, memory: int, in_flight: int = 0) -> float:
         """How many requests of the maximum length fit, as vLLM logs it."""
-        return memory // self.bytes_per_block / self.blocks_of(self.max_model_len)
-
-    @property
-    def padding_percent(self) -> float:
-        """Padding of a state page before other groups widened it, in percent of its content."""
-        return 100 * self.state_groups[0].padding
+        return memory // self.bytes_per_block / self.blocks_of(self.max_model_len, in_flight)

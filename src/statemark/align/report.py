@@ -160,7 +160,7 @@ def _state_lines(setup: Setup) -> Iterator[str]:
     yield _row(
         "states that fit",
         f"{guess}{fit:,} in {guess}{_bytes(setup.memory)}, if nothing else is there; "
-        f"{geometry.concurrency(setup.memory):.2f} requests of {geometry.max_model_len:,} tokens",
+        f"{geometry.concurrency(setup.memory, setup.in_flight):.2f} requests of {geometry.max_model_len:,} tokens",
     )
 
 

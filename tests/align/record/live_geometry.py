@@ -20,7 +20,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from tiny_models import CASES, COMMON  # noqa: E402
+from tiny_models import CASES, COMMON, DRAFTERS  # noqa: E402
 
 OUT = HERE.parent / "data" / "live_geometry.json"
 PATTERNS = {
@@ -45,6 +45,10 @@ def start(name: str) -> dict[str, Any]:
     config, flags = CASES[name]
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config))
+        drafter = Path(folder, "drafter")
+        drafter.mkdir()
+        (drafter / "config.json").write_text(json.dumps(DRAFTERS.get(name, {})))
+        flags = [f.replace("{drafter}", str(drafter)) for f in flags]
         parser = make_arg_parser(FlexibleArgumentParser())
         args = parser.parse_args(["--model", folder, *COMMON, *flags])
         vllm_config = EngineArgs.from_cli_args(args).create_engine_config(UsageContext.OPENAI_API_SERVER)

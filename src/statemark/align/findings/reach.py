@@ -166,7 +166,9 @@ def few_states(setup: Setup) -> Finding | None:
         )
     if not geometry.caching or setup.concurrency is None:
         return None
-    each = geometry.blocks_of(min(geometry.max_model_len, 8192)) + sum(g.copies for g in geometry.state_groups)
+    each = geometry.blocks_of(min(geometry.max_model_len, 8192), setup.in_flight) + sum(
+        g.copies for g in geometry.state_groups
+    )
     if want * each <= blocks:
         return None
     return Finding(
