@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from statemark.cli.options import EngineOptions
 from statemark.cli.talk import Progress, say
 from statemark.engine.llm import bundled_model
 from statemark.server.loaded import LoadedModel
 from statemark.server.served import ServedModel
+
+if TYPE_CHECKING:
+    from statemark.faults import Fault
 
 
 def model_path(options: EngineOptions) -> str | Path:
@@ -20,10 +24,19 @@ def model_path(options: EngineOptions) -> str | Path:
     return path
 
 
-def load(options: EngineOptions, path: str | Path, *, name: str | None = None) -> LoadedModel:
+def load(
+    options: EngineOptions, path: str | Path, *, name: str | None = None, fault: Fault | None = None
+) -> LoadedModel:
+    """`fault`: planted on purpose by `serve --fault`."""
     progress = Progress()
+    arguments = options.engine_arguments()
     try:
-        model = LoadedModel.load(path, name=name, progress=progress, **options.engine_arguments())
+        if fault is not None:
+            from statemark.server.faulty import FaultyModel
+
+            model: LoadedModel = FaultyModel.load_with(fault, path, name=name, progress=progress, **arguments)
+        else:
+            model = LoadedModel.load(path, name=name, progress=progress, **arguments)
     finally:
         progress.clear()
     for notice in model.notices:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +13,9 @@ from statemark.cli.talk import say
 from statemark.errors import ConfigurationError
 from statemark.server.served import ServedModel
 from statemark.server.state import Settings
+
+if TYPE_CHECKING:
+    from statemark.faults import Fault
 
 _EXAMPLES = """\b
 Example:
@@ -31,6 +35,8 @@ Example:
 @click.option(
     "--shutdown-grace", type=click.FloatRange(min=0), default=10.0, help="Seconds that answers get to finish."
 )
+@click.option("--fault", metavar="NAME", help="Plant a known cache fault, to try `probe` on. Needs --unsafe-faults.")
+@click.option("--unsafe-faults", is_flag=True, help="Confirm that --fault may make answers wrong.")
 @engine_options
 def command(
     host: str,
@@ -39,6 +45,8 @@ def command(
     api_key: str | None,
     max_waiting: int,
     shutdown_grace: float,
+    fault: str | None,
+    unsafe_faults: bool,
     options: EngineOptions,
 ) -> None:
     """Serve the OpenAI API, so that existing clients work by changing their base URL.
@@ -49,6 +57,7 @@ def command(
     from statemark.server.app import build_app
     from statemark.server.run import bind, serve
 
+    planted = _planted(fault, unsafe_faults)
     path = model_path(options)  # before a port is taken: it may be an error
     if api_key is not None and not api_key.strip():
         raise ConfigurationError("the API key is empty", hint="give --api-key a value, or leave it out")
@@ -57,11 +66,27 @@ def command(
     listener = bind(settings)
     address, number = listener.getsockname()[:2]
     url = f"http://{f'[{address}]' if ':' in address else address}:{number}"
-    app = build_app(lambda: load(options, path, name=served_model_name), settings)
+    app = build_app(lambda: load(options, path, name=served_model_name, fault=planted), settings)
     if api_key is None and not ipaddress.ip_address(address).is_loopback:
         say(f"note: {address} can be reached from other machines, and no --api-key is asked for")
     say(f"loading {path}; {url}/health tells when it is done")
     serve(app, listener, lambda model: _report(model, url))
+
+
+def _planted(name: str | None, confirmed: bool) -> Fault | None:
+    if name is None:
+        if confirmed:
+            raise ConfigurationError("--unsafe-faults without a fault", hint="add --fault NAME, or leave it out")
+        return None
+    from statemark.faults import named_fault
+
+    fault = named_fault(name)
+    if not confirmed:
+        raise ConfigurationError(
+            f"--fault {name} makes answers wrong on purpose: {fault.words}",
+            hint="add --unsafe-faults if that is what you want; never on a server that somebody relies on",
+        )
+    return fault
 
 
 def _report(model: ServedModel, url: str) -> None:

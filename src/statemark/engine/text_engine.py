@@ -134,10 +134,12 @@ def load_text_engine(
     isa: str | None = None,
     chat_template: str | Path | None = None,
     progress: Progress | None = None,
+    executor: type[ModelExecutor] = ModelExecutor,
 ) -> TextEngine:
     """Load a model folder or hub id.
 
-    None leaves a limit to the engine; `cache_memory` "auto" is half of what is free.
+    None leaves a limit to the engine; `cache_memory` "auto" is half of what is free. `executor` is another class only
+    where a fault is planted on purpose.
     """
     template = None if chat_template is None else read_template(chat_template)
     folder = resolve_model_folder(model)
@@ -149,7 +151,7 @@ def load_text_engine(
     loaded = load_model(folder, dtype=dtype, max_model_len=max_model_len, runtime=runtime, progress=progress)
     limits = {"max_num_batched_tokens": max_num_batched_tokens, "max_num_seqs": max_num_seqs}
     engine = Engine(
-        ModelExecutor(loaded, runtime),
+        executor(loaded, runtime),
         Sampler(runtime),
         cache_bytes=automatic_cache_bytes() if cache_memory == "auto" else parse_bytes("cache_memory", cache_memory),
         enable_prefix_caching=enable_prefix_caching,
