@@ -123,14 +123,16 @@ def test_superseded_prompt_ends_go_first():
 def test_a_new_mark_pushes_out_only_what_is_worth_less():
     a = few_marks(3)
     a.ask(text(9_000), turns=[3_000, 8_996], out=2_000)
+    lease = a.cache.begin("s", text(10_000, 50_000))
+    lease.last_mark = 4_990
     before = a.kinds()
-    assert a.cache.mark_slot("history", 5_000, 4_990, 5_010) is None
+    assert a.cache.mark_slot(lease, 5_000, "history", 5_010) is None
     assert a.kinds() == before
     assert a.cache.counters["marks_without_room"] == 1
-    slot = a.cache.mark_slot("replay", 9_000)
+    slot = a.cache.mark_slot(lease, 9_000, "replay")
     assert slot is not None
     assert {(3_000, "system"), (8_999, "replay")} <= set(a.kinds())
-    a.cache.check_integrity([], [slot])
+    a.cache.check_integrity([lease], [slot])
 
 
 def test_pages_go_with_the_last_mark_that_can_use_them_whatever_the_order():

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from statemark.cache.explain import explain
+from statemark.cache.explain import EVICTED, explain
 from tests.cache.asking import Asking, few_marks, join, text
 from tests.engine.harness import engine, request, step
 
@@ -25,9 +25,40 @@ def test_page_match_and_shared_tokens_are_apart():
     assert (got.page_match, got.shared, got.reused, got.first_different) == (64, 75, 30, 75)
     assert (got.turn, got.lost, got.veto) == (2, 45, "unmarked")
     assert str(got) == (
-        "30 of 115 prompt tokens reused; 75 are cached, token 75 (turn 2) is new; 45 tokens lost: no mark was made "
+        "30 of 115 prompt tokens reused; 75 are cached, token 75 (turn 2) is new; 45 tokens lost: no mark was planned "
         "between them"
     )
+
+
+def test_the_role_is_that_of_the_message_in_which_the_first_new_token_lies():
+    a = Asking()
+    a.ask(text(100))
+    roles = ("preamble", "system", "user", "generation header")
+    for shared, role in ((5, "preamble"), (10, "system"), (79, "system"), (80, "user"), (99, "generation header")):
+        look = a.cache.find("s", join(text(shared), text(30, 900)))
+        got = explain(look, shared + 30, [10, 80, 96], roles)
+        assert (got.first_different, got.role) == (shared, role)
+        assert f"({'turn ' + str(got.turn)}, {role}) is new" in str(got)
+    assert explain(a.cache.find("s", text(100)), 100, [10, 80, 96], roles).role is None, "nothing is new"
+    assert explain(look, 129, [10, 80], roles).role is None, "roles of other turns"
+
+
+def test_a_mark_that_found_no_room_is_named_as_the_reason():
+    a = few_marks(3)
+    for i in range(3):
+        a.ask(text(9_000, 100_000 * i), turns=[8_996], out=2)
+    a.ask(text(9_000, 500_000), turns=[4_000, 8_996], out=2)
+    got = said(a, join(text(4_500, 500_000), text(9, 5_000)))
+    assert (got.reused, got.veto) == (0, "no_room")
+    a.ask(join(text(4_500, 500_000), text(9, 5_000)))
+    assert a.cache.counters["tokens_lost_no_room"] == 4_500
+
+
+def test_a_damaged_mark_is_named_as_the_reason():
+    a = Asking()
+    a.ask(text(900), turns=[500])
+    a.cache.discard(next(m for m in a.cache.index.marks() if m.position == 500))
+    assert said(a, join(text(505), text(9, 5_000))).veto == "damaged"
 
 
 def test_a_prompt_that_is_cached_whole_loses_nothing_by_its_last_token():
@@ -42,7 +73,7 @@ def test_an_evicted_mark_is_named_as_the_reason_and_counted():
     prompt = text(900)
     a.ask(prompt, turns=[200, 400, 600])
     gone = next(m for m in a.cache.index.marks() if m.position == 400)
-    gone.node.evicted = True
+    gone.node.missing = EVICTED
     a.cache._evict(gone)
     got = said(a, join(prompt[:450], text(9, 5_000)))
     assert (got.reused, got.shared, got.veto) == (200, 450, "evicted")

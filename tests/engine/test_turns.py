@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from statemark.engine import turns as turns_module
 from statemark.engine.chat import ChatPrompt, ChatTemplate
-from statemark.engine.turns import TurnFinder, token_positions
+from statemark.engine.turns import HEADER, TurnFinder, token_turns
 from statemark.errors import InvalidRequestError
 from tests.engine.chat_templates import ALTERNATING, CHATML, COLLECTED, FOOTER, PLAIN, REASONING
 from tests.engine.chats import ENCODE, msg, pieces, prompt
@@ -183,6 +183,58 @@ def test_other_tokenizers() -> None:
     assert len(made.turn_positions) == 4
 
 
+# --- whose text is where --------------------------------------------------------------------------------------
+
+
+def test_roles_of_the_pieces() -> None:
+    made = prompt(REASONING, [msg("user", "one"), msg("assistant", "two"), msg("user", "three")], tools=[{"name": "f"}])
+    assert made.turn_roles == ("preamble", "user", "assistant", "user", HEADER)
+    assert prompt(CHATML, TALK).turn_roles == ("system", "user", "assistant", "user", HEADER)
+    assert prompt(CHATML, TALK, add_generation_prompt=False).turn_roles == ("system", "user", "assistant", "user")
+
+
+def test_a_piece_whose_messages_could_not_be_told_apart_has_all_their_roles() -> None:
+    made = prompt(ALTERNATING, TALK)
+    assert made.turn_roles == ("system or user", "assistant", "user")
+
+
+@PROPERTY
+@given(turns, st.none() | words, words, st.sampled_from([CHATML, REASONING, FOOTER, PLAIN, COLLECTED, ALTERNATING]))
+def test_every_piece_has_roles_in_the_order_of_the_messages(turns, system, last, source) -> None:
+    messages = conversation(turns, system, last)
+    if source is ALTERNATING:
+        messages = [m for m in messages if m["role"] != "tool" and (m["content"] or m["role"] != "assistant")]
+        messages = [m for i, m in enumerate(messages) if not i or messages[i - 1]["role"] != m["role"]]
+    made = prompt(source, messages)
+    assert len(made.turn_roles) == len(made.turn_positions) + 1
+    order = ["preamble", *(m["role"] for m in messages), HEADER]
+    for roles in made.turn_roles:
+        for role in roles.split(" or "):
+            order = order[order.index(role) :]
+
+
+def test_who_shares_no_cache_gains_nothing_from_what_is_remembered() -> None:
+    """Else the time that a prompt takes to render would tell that somebody else sent the same conversation."""
+    template = ChatTemplate(CHATML)
+
+    def renderings(salt: str) -> int:
+        count, original = 0, template._template.render
+
+        def render(*args, **kwargs):
+            nonlocal count
+            count += 1
+            return original(*args, **kwargs)
+
+        template._template.render = render
+        template.prompt(ENCODE, TALK, cache_salt=salt)
+        del template._template.render
+        return count
+
+    alone = renderings("alice")
+    assert renderings("alice") < alone
+    assert renderings("bob") == alone
+
+
 # --- the search itself ------------------------------------------------------------------------------------------
 
 
@@ -190,7 +242,7 @@ def test_a_template_that_refuses_everything_but_the_whole_has_no_positions() -> 
     def render(messages: list[dict]) -> str:
         raise InvalidRequestError("no")
 
-    assert TurnFinder().offsets(render, TALK, "whatever") == []
+    assert TurnFinder().begins(render, TALK, "whatever") == {}
 
 
 def test_long_conversations_cost_a_bounded_number_of_renderings() -> None:
@@ -206,7 +258,7 @@ def test_long_conversations_cost_a_bounded_number_of_renderings() -> None:
 
     full = render(messages) + "<assistant>"
     calls = 0
-    offsets = TurnFinder().offsets(render, messages, full)
+    offsets = TurnFinder().begins(render, messages, full)
     assert calls <= 2 * turns_module.MAX_BOUNDARIES + 3
     assert {len("<system>s"), len(full) - len("<assistant>")} <= set(offsets)
     newest = [len(render(messages[:k])) for k in range(len(messages) - 16, len(messages))]
@@ -261,7 +313,7 @@ def test_an_edited_history_is_searched_anew() -> None:
 def test_remembered_prompts_have_a_limit() -> None:
     finder = TurnFinder(remembered_prompts=3)
     for i in range(10):
-        finder.offsets(lambda part: "".join(m["content"] for m in part), [msg("user", str(i))], f"{i}:")
+        finder.begins(lambda part: "".join(m["content"] for m in part), [msg("user", str(i))], f"{i}:")
     assert len(finder._known) == 3
 
 
@@ -271,7 +323,7 @@ def test_remembered_prompts_have_a_limit() -> None:
 def test_an_offset_inside_a_token_counts_the_tokens_before_it(offset, count) -> None:
     # The third and fourth token are bytes of one character, as byte-level tokenizers report it.
     spans = [(0, 3), (3, 5), (5, 6), (5, 6), (6, 7), (7, 9)]
-    assert token_positions(spans, [offset]) == (() if count is None else (count,))
+    assert token_turns(spans, {offset: 1}, ["user"]).positions == (() if count is None else (count,))
 
 
 @given(st.text(alphabet="ab"), st.text(alphabet="ab"), st.text(alphabet="ab"))

@@ -25,7 +25,7 @@ _RAW = 4 * PAGE_TOKENS
 class Node:
     """A full page of some prefix, or the empty prefix (`parent` and `page` None).
 
-    `evicted`: a mark that hung here was evicted; says why tokens are lost.
+    `missing`: why a mark that hung here or should is not there (a name of `explain.WHY`); says why tokens are lost.
     """
 
     digest: bytes
@@ -35,7 +35,7 @@ class Node:
     page: int | None
     children: dict[bytes, Node] = field(default_factory=dict)
     marks: list[Mark] = field(default_factory=list)
-    evicted: bool = False
+    missing: str | None = None
 
 
 @dataclass(eq=False, slots=True)

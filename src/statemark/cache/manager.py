@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from statemark.cache.budget import Budget
 from statemark.cache.digest import PAGE_TOKENS, PrefixChain, Tokens, roll_stamp, stamp_seed
-from statemark.cache.explain import explain
+from statemark.cache.explain import DAMAGED, EVICTED, NO_ROOM, explain
 from statemark.cache.index import Head, Lookup, Mark, Node, PrefixIndex
 from statemark.cache.integrity import check_holders
 from statemark.cache.plan import plan_marks
@@ -36,7 +36,6 @@ _JUNCTION = PAGE_TOKENS  # tokens that a junction must save to be worth a mark
 class Lease:
     """What one running sequence holds. `cached`: tokens that it didn't have to compute."""
 
-    salt: str
     chain: PrefixChain
     pages: list[int]
     slot: int
@@ -49,6 +48,8 @@ class Lease:
     lookup: Lookup | None = None
     continues: Head | None = None  # the conversation's last request, superseded once this one's prompt end is a mark
     shared_pages: int = 0  # that many of `pages` are the index's
+    last_mark: int = 0  # where its newest mark lies: what the next one would save begins there
+    refused: list[int] = field(default_factory=list)  # planned marks that got no slot and whose pages are not filed yet
     closed: bool = field(default=False, repr=False)
 
     def stamp_at(self, tokens: Tokens, position: int) -> int:
@@ -104,7 +105,7 @@ class CacheManager:
             return None
         if mark is None:
             seed = stamp_seed(chain.root)
-            lease = Lease(salt, chain, [], slot, 0, seed, 0, Head(len(tokens)), lookup=found)
+            lease = Lease(chain, [], slot, 0, seed, 0, Head(len(tokens)), lookup=found)
         else:
             pages = [n.page for n in found.path[: mark.position // PAGE_TOKENS] if n.page is not None]
             self.budget.pages.retain_all(pages)
@@ -114,10 +115,8 @@ class CacheManager:
                 pages.append(head)
                 copy = (mark.tail_page, head)
             own, continues = self._conversation(mark, len(tokens))
-            lease = Lease(
-                salt, chain, pages, slot, mark.position, mark.stamp, mark.position, own, mark, copy, found, continues,
-                shared,
-            )  # fmt: skip
+            at = mark.position
+            lease = Lease(chain, pages, slot, at, mark.stamp, at, own, mark, copy, found, continues, shared, at)
         self.order.tick()
         if use_cache and self.enabled:
             self._count(found, len(tokens))
@@ -186,18 +185,20 @@ class CacheManager:
         limit = self.marks_per_request
         return plan_marks(prompt_tokens, turns, lease.cached, limit, junction=junction, spacing=self._spacing)
 
-    def mark_slot(
-        self, kind: str | None = None, position: int = 0, before: int = 0, onward: int | None = None
-    ) -> int | None:
-        """A slot for a mark to be written by the next step; hand it to `publish` or `drop_slot`.
+    def mark_slot(self, lease: Lease, position: int, kind: str, onward: int | None = None) -> int | None:
+        """A slot for a planned mark, to be written by the next step; hand it to `publish` or `drop_slot`.
 
-        With a kind and its position between the marks around it, it pushes out only what is worth less.
+        It pushes out only what is worth less than a mark between the lease's last one and `onward`, where the next one
+        is planned; None if there is nothing.
         """
         if not self.enabled:
             return None
-        slot = self._slot(self.order.candidate(kind, position, before, onward) if kind is not None else None)
+        slot = self._slot(self.order.candidate(kind, position, lease.last_mark, onward))
         if slot is None:
+            lease.refused.append(position)
             self.counters["marks_without_room"] += 1
+        else:
+            lease.last_mark = position
         return slot
 
     def drop_slot(self, slot: int) -> None:
@@ -223,6 +224,7 @@ class CacheManager:
         for fresh in new:
             if fresh.page is not None:
                 self.budget.pages.retain(fresh.page)
+        self._note_refused(lease, new)
         self._share(lease, node)
         digest = lease.chain.at(tokens, position)
         mark = self.index.find(digest)
@@ -250,6 +252,15 @@ class CacheManager:
             self._supersede(lease)
         return mark
 
+    def _note_refused(self, lease: Lease, new: list[Node]) -> None:
+        """Where no room was found for a mark, its page says so to whoever misses it."""
+        if lease.refused and new:
+            depths = {position // PAGE_TOKENS for position in lease.refused}
+            for node in new:
+                if node.depth in depths:
+                    node.missing = NO_ROOM
+            lease.refused = [position for position in lease.refused if position // PAGE_TOKENS > new[-1].depth]
+
     def _supersede(self, lease: Lease) -> None:
         """This request's prompt end is a mark: those of the request that it goes on from are history."""
         old, lease.continues = lease.continues, None
@@ -274,6 +285,7 @@ class CacheManager:
         """Drop a mark that turned out damaged. Nobody may be reading it."""
         if mark.pins:
             raise IntegrityError(f"mark at {mark.position} is being read by {mark.pins} sequences")
+        mark.node.missing = DAMAGED
         self._evict(mark)
         self.counters["marks_discarded"] += 1
 
@@ -313,7 +325,7 @@ class CacheManager:
         victim = self.order.pop(below)
         if victim is None:
             return False
-        victim.node.evicted = True
+        victim.node.missing = EVICTED
         self._evict(victim)
         self.counters["marks_evicted"] += 1
         return True

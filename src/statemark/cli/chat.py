@@ -109,6 +109,7 @@ class Conversation:
             params=self.params,
             eos_token_ids=self.model.eos_token_ids,
             turn_positions=prompt.turn_positions,
+            turn_roles=prompt.turn_roles,
         )
         return run_requests(self.model, [request], _print_delta)
 

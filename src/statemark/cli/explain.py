@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
 
+from statemark.cache import Explanation
+from statemark.cache.explain import WHY, explain
 from statemark.engine.chat import ChatTemplate
 from statemark.errors import ConfigurationError, InvalidRequestError
 from statemark.models.tokenizer import Tokenizer, load_tokenizer
+from statemark.server.errors import ApiError
+from statemark.server.messages import template_messages
+from statemark.server.protocol import ChatRequest, parse
 from statemark.simulate.replay import Replay
 from statemark.simulate.traces import TraceRequest
 
@@ -22,19 +26,18 @@ Examples:
   statemark explain first.json second.json --model ./tiny
   statemark explain first.tokens second.tokens
 """
+_LIKE_A_REQUEST = "give the body of a request to /v1/chat/completions"
 _AROUND = 8  # tokens shown on each side of the place where the prompts part
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """Token ids with their turn positions; `roles`: whose message begins at 0 and at each turn position, if known."""
+    """Token ids; of a chat, also where its messages end and whose text begins at 0 and at each of these positions."""
 
     ids: list[int]
     turns: tuple[int, ...] = ()
     roles: tuple[str, ...] = ()
-
-    def role(self, position: int) -> str | None:
-        return self.roles[bisect_right(self.turns, position)] if self.roles else None
+    salt: str = ""
 
 
 class _Reader:
@@ -44,55 +47,48 @@ class _Reader:
         self.tokenizer: Tokenizer | None = load_tokenizer(model) if model is not None else None
 
     def read(self, file: Path) -> Prompt:
-        text = file.read_text(encoding="utf-8", errors="replace")
+        text = file.read_text(encoding="utf-8-sig", errors="replace")
         try:
             data = json.loads(text)
-        except ValueError:
-            data = text.replace(",", " ").split()
+        except ValueError:  # ids and nothing else
+            data = [int(word) if word.isascii() and word.isdigit() else word for word in text.replace(",", " ").split()]
+        except RecursionError:
+            data = None
         if isinstance(data, dict) and "messages" in data:
-            return self._chat(file, data)
+            return self._chat(file, text)
+        salt = data.get("cache_salt") or "" if isinstance(data, dict) else ""
         if isinstance(data, dict):
             data = data.get("prompt_token_ids", data.get("prompt"))
         if isinstance(data, str) and self.tokenizer is not None:
-            return Prompt(self.tokenizer.encode(data))
-        try:
-            ids = [int(item) for item in data] if isinstance(data, list) else []
-        except (TypeError, ValueError):
-            ids = []
-        if not ids or not all(0 <= i < 2**31 for i in ids):
+            data = self.tokenizer.encode(data)
+        ids = data if isinstance(data, list) else []
+        if not ids or not all(type(item) is int and 0 <= item < 2**31 for item in ids) or not isinstance(salt, str):
             raise ConfigurationError(
                 f"{file} holds neither token ids nor a chat request",
                 hint="give token ids, or a JSON object with messages (or a prompt) and --model",
             )
-        return Prompt(ids)
+        return Prompt(ids, salt=salt)
 
-    def _chat(self, file: Path, data: dict[str, Any]) -> Prompt:
+    def _chat(self, file: Path, body: str) -> Prompt:
         if self.tokenizer is None:
             raise ConfigurationError(f"{file} is a chat request", hint="give --model, whose template renders it")
         source = self.tokenizer.chat_template
         if source is None:
             raise ConfigurationError("this model has no chat template", hint="give token ids instead")
-        inner = self.tokenizer._inner
-
-        def encode(text: str) -> tuple[list[int], list[tuple[int, int]]]:
-            encoding = inner.encode(text, add_special_tokens=False)
-            return encoding.ids, encoding.offsets
-
         try:
+            request = parse(body.encode(), ChatRequest)
             prompt = ChatTemplate(source, self.tokenizer.special_tokens).prompt(
-                encode,
-                data["messages"],
-                tools=data.get("tools"),
-                add_generation_prompt=data.get("add_generation_prompt", True),
-                template_kwargs=data.get("chat_template_kwargs"),
+                partial(self.tokenizer.encode_with_spans, add_special_tokens=False),
+                template_messages(request.messages),
+                tools=None if request.tool_choice == "none" else request.tools,
+                add_generation_prompt=request.add_generation_prompt,
+                continue_final_message=request.continue_final_message,
+                template_kwargs=request.chat_template_kwargs,
             )
-        except InvalidRequestError as error:
-            raise ConfigurationError(f"{file}: {error.message}", hint=error.hint) from None
-        roles = tuple(message["role"] for message in data["messages"])
-        # A turn position at the beginning of each message but the first, and one at the generation header: only then
-        # is it known which is whose.
-        known = len(prompt.turn_positions) == len(roles)
-        return Prompt(prompt.token_ids, prompt.turn_positions, (*roles, "generation header") if known else ())
+        except (InvalidRequestError, ApiError) as error:
+            hint = error.hint if isinstance(error, InvalidRequestError) else None
+            raise ConfigurationError(f"{file}: {error.message}", hint=hint or _LIKE_A_REQUEST) from None
+        return Prompt(prompt.token_ids, prompt.turn_positions, prompt.turn_roles, request.cache_salt or "")
 
     def words(self, ids: list[int]) -> str:
         if self.tokenizer is None:
@@ -116,20 +112,20 @@ def command(first: Path, second: Path, model: str | None, as_json: bool) -> None
     reader = _Reader(model)
     a, b = reader.read(first), reader.read(second)
     replay = Replay(1 << 50)
-    reused = [_ask(replay, prompt) for prompt in (a, b, b)]
+    _ask(replay, a)
+    found, again = _ask(replay, b), _ask(replay, b)
     shared = _common(a.ids, b.ids)
-    role = b.role(shared) if shared < len(b.ids) else None
     result = {
         "first_tokens": len(a.ids),
         "second_tokens": len(b.ids),
+        "salts_differ": a.salt != b.salt,
+        **asdict(found),
         "shared": shared,
-        "first_different": shared if shared < min(len(a.ids), len(b.ids)) else None,
-        "role": role,
-        "reused": reused[1],
-        "computed": len(b.ids) - reused[1],
-        "lost": max(0, min(shared, len(b.ids) - 1) - reused[1]),
-        "reused_when_repeated": reused[2],
+        "lost": found.lost,
+        "computed": len(b.ids) - found.reused,
+        "reused_when_repeated": again.reused,
     }
+    del result["prompt_tokens"]
     if as_json:
         click.echo(json.dumps(result, sort_keys=True))
         return
@@ -140,23 +136,24 @@ def command(first: Path, second: Path, model: str | None, as_json: bool) -> None
     elif shared == len(a.ids):
         click.echo(f"shared    {shared:,}: all of the first; the second goes on")
     else:
-        where = f", in the message of role {role}" if role is not None else ""
+        where = f", in the message of role {found.role}" if found.role is not None else ""
         click.echo(f"shared    {shared:,}; they part at token {shared:,}{where}")
         click.echo(f"  before  {reader.words(b.ids[max(0, shared - _AROUND) : shared])}")
         click.echo(f"  first   {reader.words(a.ids[shared : shared + _AROUND])}")
         click.echo(f"  second  {reader.words(b.ids[shared : shared + _AROUND])}")
-    click.echo(
-        f"reused    {reused[1]:,}; {result['computed']:,} to compute, {result['lost']:,} of them for want of a mark"
-    )
-    click.echo(f"repeated  {reused[2]:,} reused if the second is asked again")
+    lost = f"; {found.lost:,} of them for want of a mark: {WHY[found.veto]}" if found.veto is not None else ""
+    salts = "; their salts differ, so nothing is shared" if a.salt != b.salt else ""
+    click.echo(f"pages     {found.page_match:,} tokens in whole pages{salts}")
+    click.echo(f"reused    {found.reused:,}; {result['computed']:,} to compute{lost}")
+    click.echo(f"repeated  {again.reused:,} reused if the second is asked again")
 
 
-def _ask(replay: Replay, prompt: Prompt) -> int:
-    """Tokens that this prompt reuses; it is in the cache afterwards."""
+def _ask(replay: Replay, prompt: Prompt) -> Explanation:
+    """What the cache has for this prompt; it is in the cache afterwards."""
     tokens = np.array(prompt.ids, dtype=np.int32)
-    before = replay.result.computed
-    replay.run(TraceRequest("", "", 0.0, tokens[:0], tokens, 1, prompt.turns))
-    return len(tokens) - (replay.result.computed - before)
+    found = explain(replay.cache.find(prompt.salt, tokens), len(tokens), prompt.turns, prompt.roles)
+    replay.run(TraceRequest(prompt.salt, "", 0.0, tokens[:0], tokens, 1, prompt.turns))
+    return found
 
 
 def _common(a: list[int], b: list[int]) -> int:

@@ -18,7 +18,7 @@ import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
 
-from statemark.engine.turns import TurnFinder, token_positions
+from statemark.engine.turns import TurnFinder, token_turns
 from statemark.errors import ConfigurationError, InvalidRequestError
 
 Message = dict[str, Any]
@@ -68,11 +68,15 @@ def _environment() -> jinja2.Environment:
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """`turn_positions`: token counts at which a message ends, the last one just before the generation header."""
+    """`turn_positions`: token counts at which a message ends, the last one just before the generation header.
+
+    `turn_roles`: whose text begins at 0 and at each of them (see `Turns`).
+    """
 
     text: str
     token_ids: list[int]
     turn_positions: tuple[int, ...]
+    turn_roles: tuple[str, ...] = ()
 
 
 class ChatTemplate:
@@ -95,8 +99,13 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
+        cache_salt: str = "",
     ) -> ChatPrompt:
-        """Rendered, tokenized, with its turn positions. What the template says against it is InvalidRequestError."""
+        """Rendered, tokenized, with its turn positions. What the template says against it is InvalidRequestError.
+
+        Earlier prompts of the same `cache_salt` make this one quicker, those of others don't: time would tell that
+        somebody else sent the same.
+        """
         plain = plain_messages(messages)
         render = self._renderer(tools, template_kwargs or {})
         if continue_final_message:
@@ -111,9 +120,10 @@ class ChatTemplate:
         else:
             text = render(plain, add_generation_prompt)
         token_ids, spans = encode(text)
-        context = json.dumps([list(tools or ()), dict(template_kwargs or {})], sort_keys=True, default=repr)
-        offsets = self._turns.offsets(lambda part: render(part, False), plain, text, context=context)
-        return ChatPrompt(text, token_ids, token_positions(spans, offsets))
+        context = json.dumps([cache_salt, list(tools or ()), dict(template_kwargs or {})], sort_keys=True, default=repr)
+        begins = self._turns.begins(lambda part: render(part, False), plain, text, context=context)
+        turns = token_turns(spans, begins, [message["role"] for message in plain])
+        return ChatPrompt(text, token_ids, turns.positions, turns.roles)
 
     def _renderer(
         self, tools: Sequence[Mapping[str, Any]] | None, kwargs: Mapping[str, Any]

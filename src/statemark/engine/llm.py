@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from statemark import bundled
+from statemark.engine.chat import ChatPrompt
 from statemark.engine.outputs import OutputBuilder, RequestOutput, TextDelta
 from statemark.engine.params import SamplingParams
 from statemark.engine.progress import GenerationProgress
@@ -139,8 +140,9 @@ class LLM:
                     add_generation_prompt=add_generation_prompt,
                     continue_final_message=continue_final_message,
                     template_kwargs=chat_template_kwargs,
+                    cache_salt=cache_salt,
                 )
-            request = self._engine_request(prompt.token_ids, p, cache_salt, prompt.turn_positions)
+            request = self._engine_request(prompt.token_ids, p, cache_salt, prompt)
             requests.append((request, prompt.text))
         return self._run(requests, use_tqdm)
 
@@ -187,7 +189,7 @@ class LLM:
         return self._engine_request(ids, params, salt), text
 
     def _engine_request(
-        self, ids: Sequence[int], params: SamplingParams, salt: str, turns: tuple[int, ...] = ()
+        self, ids: Sequence[int], params: SamplingParams, salt: str, chat: ChatPrompt | None = None
     ) -> EngineRequest:
         number = self._requests
         self._requests += 1
@@ -198,7 +200,8 @@ class LLM:
             prompt_token_ids=tuple(ids),
             params=params,
             eos_token_ids=self.text_engine.eos_token_ids,
-            turn_positions=turns,
+            turn_positions=() if chat is None else chat.turn_positions,
+            turn_roles=() if chat is None else chat.turn_roles,
             cache_salt=salt,
         )
 

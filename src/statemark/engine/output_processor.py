@@ -94,6 +94,7 @@ class OutputProcessor:
             logprobs=None if step.new_logprobs is None else step.new_logprobs[:count],
             prompt_logprobs=step.prompt_logprobs,
             num_cached_tokens=step.num_cached_tokens,
+            lookup=step.lookup,
             finish_reason=finish_reason,
             stop_reason=stop_reason,
         )

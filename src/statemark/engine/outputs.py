@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from statemark.cache import Explanation
 from statemark.engine.request import EngineRequest, TokenLogprobs
 from statemark.errors import InvalidRequestError
 
@@ -20,7 +21,10 @@ DIGEST_LOGPROBS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class TextDelta:
-    """News of one choice after one engine step, as text. `text` may lag behind `token_ids`, never the reverse."""
+    """News of one choice after one engine step, as text. `text` may lag behind `token_ids`, never the reverse.
+
+    `lookup` comes with the first token: what the prefix cache had for the prompt, None where it wasn't asked.
+    """
 
     request_id: str
     index: int
@@ -29,6 +33,7 @@ class TextDelta:
     logprobs: Sequence[TokenLogprobs] | None = None
     prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
     num_cached_tokens: int = 0
+    lookup: Explanation | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     error: str | None = None
@@ -103,7 +108,11 @@ class RequestMetrics:
 
 @dataclass(kw_only=True)
 class RequestOutput:
-    """A request with its answers. `num_cached_tokens`: tokens of the prompt that were not computed again."""
+    """A request with its answers.
+
+    `num_cached_tokens`: tokens of the prompt that were not computed again; `lookup`: why not more, None if the prefix
+    cache wasn't asked.
+    """
 
     request_id: str
     prompt: str | None
@@ -112,6 +121,7 @@ class RequestOutput:
     outputs: list[CompletionOutput] = field(default_factory=list)
     finished: bool = False
     num_cached_tokens: int = 0
+    lookup: Explanation | None = None
     metrics: RequestMetrics = field(default_factory=lambda: RequestMetrics(0.0), compare=False)
 
     def digest(self) -> str:
@@ -157,6 +167,7 @@ class OutputBuilder:
             whole.prompt_logprobs = [None if row is None else entry(row) for row in delta.prompt_logprobs]
         if delta.index == 0:  # later choices share the first one's prefill: that isn't the caller's saving
             whole.num_cached_tokens = delta.num_cached_tokens
+            whole.lookup = delta.lookup or whole.lookup
         if delta.token_ids and whole.metrics.first_token is None:
             whole.metrics.first_token = self._clock()
         choice.text += delta.text

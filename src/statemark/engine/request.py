@@ -14,6 +14,7 @@ class EngineRequest:
 
     `prompt_token_ids`: 1 to max_model_len - 1 ids, each in [0, vocab_size).
     `turn_positions`: token counts p (0 < p < P) at which a chat message ends as rendered; wanted as marks.
+    `turn_roles`: whose text begins at 0 and at each of them, for explanations; empty if nobody knows.
     `eos_token_ids`: ids that end the answer unless `params.ignore_eos`.
     `cache_salt`: requests with different salts share nothing.
     `use_cache`: False neither reads nor writes the prefix cache.
@@ -24,6 +25,7 @@ class EngineRequest:
     params: SamplingParams
     eos_token_ids: frozenset[int] = frozenset()
     turn_positions: tuple[int, ...] = ()
+    turn_roles: tuple[str, ...] = ()
     cache_salt: str = ""
     use_cache: bool = True
 

@@ -121,12 +121,13 @@ class Scheduler:
         if seq.cached is None:
             seq.cached = lease.cached
             if read and self.cache.enabled and lease.lookup is not None:
-                seq.explanation = explain(lease.lookup, seq.prompt_len, seq.request.turn_positions)
+                seq.explanation = explain(
+                    lease.lookup, seq.prompt_len, seq.request.turn_positions, seq.request.turn_roles
+                )
                 logger.debug("request %s: %s", seq.request.request_id, seq.explanation)
         seq.planned = []
         if self.cache.enabled and seq.request.use_cache:
             seq.planned = self.cache.plan(lease, seq.prompt_len, seq.request.turn_positions)
-            seq.last_mark = lease.cached
         return True
 
     def _begin(self, seq: Sequence, read: bool) -> Lease | None:
@@ -163,13 +164,13 @@ class Scheduler:
         return Chunk(seq, seq.computed, count, state_in, lease.slot, lease.stamp, lease.pages, lease.page_copy)
 
     def _plan_marks(self, chunk: Chunk) -> None:
-        seq = chunk.seq
+        seq, lease = chunk.seq, chunk.seq.lease
+        assert lease is not None
         while seq.planned and seq.planned[0][0] <= chunk.end:
             position, kind = seq.planned.pop(0)
             if position <= chunk.start:
                 continue
             onward = seq.planned[0][0] if seq.planned else None
-            slot = self.cache.mark_slot(kind, position, seq.last_mark, onward)
+            slot = self.cache.mark_slot(lease, position, kind, onward)
             if slot is not None:
                 chunk.marks.append((position - chunk.start, slot, kind))
-                seq.last_mark = position

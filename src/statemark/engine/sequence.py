@@ -33,7 +33,6 @@ class Sequence:
         self.lease: Lease | None = None
         self.chain: PrefixChain | None = None
         self.planned: list[tuple[int, str]] = []
-        self.last_mark = 0  # where the newest of its marks lies: what the next one would save begins there
         self.cached: int | None = None  # tokens reused when it first started, for the caller
         self.explanation: Explanation | None = None  # of that first lookup
         self.failures = 0

@@ -10,7 +10,7 @@ import hashlib
 import json
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
@@ -24,21 +24,23 @@ Render = Callable[[list[Message]], str]
 # Renderings that one prompt may cost. Long conversations spend them on user messages and on the newest ones.
 MAX_BOUNDARIES = 64
 _NEWEST = 16
+HEADER = "generation header"
 
 
 class TurnFinder:
-    """Finds character offsets of turns, and remembers them: the next prompt of a conversation begins with this one."""
+    """Finds where messages begin, and remembers it: the next prompt of a conversation begins with this one."""
 
     def __init__(self, *, remembered_prompts: int = 64) -> None:
         self._size = remembered_prompts
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
         self._lock = Lock()
 
-    def offsets(self, render: Render, messages: list[Message], full: str, *, context: str = "") -> list[int]:
-        """Offsets in `full` at which a message begins or the generation header does, ascending.
+    def begins(self, render: Render, messages: list[Message], full: str, *, context: str = "") -> dict[int, int]:
+        """Which message begins at which character of `full`, ascending; len(messages) is the generation header.
 
         `render` gives a list of messages without a generation header; `context` stands for whatever else decides
-        what it gives. Three ways, by falling exactness, to find where message k begins:
+        what it gives, and for who may profit from what is remembered: only prompts of the same context do. Three ways,
+        by falling exactness, to find where message k begins:
         1. the rendering of messages[:k] is how `full` begins;
         2. it isn't, because a template treats a last message in its own way (reasoning, empty think tags) or refuses
            these: then with the last user message put after messages[:k], less what that message adds;
@@ -54,8 +56,9 @@ class TurnFinder:
             self._known[keys[-1]] = _Known(full, starts, search.anchor)
             while len(self._known) > self._size:
                 self._known.popitem(last=False)
-        found = {search.header(), *starts.values()}
-        return sorted(offset for offset in found if 0 < offset < len(full))
+        found = {starts[k]: k for k in sorted(starts)}  # of messages that show nothing, the last one counts
+        found[search.header()] = len(messages)
+        return {offset: found[offset] for offset in sorted(found) if 0 < offset < len(full)}
 
     def _remembered(self, keys: list[bytes], full: str, anchor: int) -> dict[int, int]:
         """What an earlier prompt says about this one: it holds as far as their texts agree."""
@@ -158,10 +161,35 @@ def _chosen(messages: list[Message], unknown: list[int]) -> list[int]:
     return [k for k in dict.fromkeys(order) if k in candidates][:MAX_BOUNDARIES]
 
 
-def token_positions(spans: Sequence[tuple[int, int]], offsets: Sequence[int]) -> tuple[int, ...]:
-    """Token counts that end at each of `offsets`, or before it where a token reaches across: what is shared for sure.
+@dataclass(frozen=True)
+class Turns:
+    """`positions`: token counts at which messages end, ascending, none of them 0 or all tokens.
 
-    `spans`: the characters [begin, end) of each token. The beginning and the end of all are no positions.
+    `roles`: whose text begins at 0 and at each of the positions: a message's role, "preamble" before the first message,
+    HEADER behind the last one. Where the end of a message wasn't found it is "user or tool" and the like.
     """
-    counts = {bisect_right(spans, offset, key=lambda span: span[1]) for offset in offsets}
-    return tuple(sorted(count for count in counts if 0 < count < len(spans)))
+
+    positions: tuple[int, ...]
+    roles: tuple[str, ...]
+
+
+def token_turns(spans: Sequence[tuple[int, int]], begins: Mapping[int, int], roles: Sequence[str]) -> Turns:
+    """What `TurnFinder.begins` says in tokens; `spans`: the characters [begin, end) of each, `roles`: of the messages.
+
+    Where a token reaches across a beginning, the position is before it: what is shared for sure.
+    """
+    at: dict[int, int] = {}
+    for offset, message in begins.items():
+        at[bisect_right(spans, offset, key=lambda span: span[1])] = message
+    inside = [count for count in at if 0 < count < len(spans)]
+    first = at.get(0, -1 if inside and at[inside[0]] == 0 else 0)
+    edges = [first, *(at[count] for count in inside)]
+    names = [_roles(roles, edge, end) for edge, end in zip(edges, [*edges[1:], len(roles)], strict=True)]
+    return Turns(tuple(inside), tuple(names))
+
+
+def _roles(roles: Sequence[str], begin: int, end: int) -> str:
+    """Of the messages from `begin` to before `end`."""
+    if begin < 0:
+        return "preamble"
+    return " or ".join(dict.fromkeys(roles[begin : max(end, begin + 1)])) or HEADER

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from statemark.cache import Explanation
 from statemark.engine.outputs import TextDelta
 from statemark.engine.request import EngineRequest, TokenLogprobs
 from statemark.server.job import Job
@@ -38,6 +39,7 @@ class Answer:
         self._order = {request.request_id: number for number, request in enumerate(requests)}
         self._choices = [[Choice() for _ in range(request.params.n)] for request in requests]
         self._cached = [0] * len(requests)
+        self._lookups: list[Explanation | None] = [None] * len(requests)
 
     async def gather(self, job: Job) -> None:
         with job:
@@ -52,6 +54,7 @@ class Answer:
             self.prompt_logprobs[number] = delta.prompt_logprobs
         if delta.index == 0:  # later choices share the first one's prefill: that isn't the caller's saving
             self._cached[number] = delta.num_cached_tokens
+            self._lookups[number] = delta.lookup or self._lookups[number]
         return number
 
     def choices(self, number: int) -> list[Choice]:
@@ -59,6 +62,11 @@ class Answer:
 
     def cached(self, number: int) -> int:
         return self._cached[number]
+
+    def explained(self, number: int) -> dict[str, Any] | None:
+        """What the prefix cache had for a request's prompt; None where it wasn't asked or nothing is known yet."""
+        found = self._lookups[number]
+        return None if found is None else {**asdict(found), "lost": found.lost, "text": str(found)}
 
     def usage(self, *, completion_tokens: int | None = None) -> dict[str, Any]:
         """OpenAI's usage object; `completion_tokens` overrides the count."""

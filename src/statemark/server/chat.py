@@ -91,6 +91,7 @@ class _Call:
             add_generation_prompt=request.add_generation_prompt,
             continue_final_message=request.continue_final_message,
             template_kwargs=request.chat_template_kwargs,
+            cache_salt=request.cache_salt or "",
         )
         engine_request = EngineRequest(
             request_id=f"chatcmpl-{uuid.uuid4().hex}",
@@ -98,6 +99,7 @@ class _Call:
             params=params,
             eos_token_ids=model.eos_token_ids,
             turn_positions=prompt.turn_positions,
+            turn_roles=prompt.turn_roles,
             cache_salt=request.cache_salt or "",
         )
         return cls(request, model, engine_request)
@@ -169,4 +171,6 @@ class _Call:
             found["prompt_logprobs"] = formats.prompt_logprobs(self.model, rows, self.asked.prompt_logprobs)
         if self.asked.return_token_ids:
             found["prompt_token_ids"] = self.request.prompt_token_ids
+        if self.asked.explain_cache:
+            found["cache"] = answer.explained(0)
         return found

@@ -168,6 +168,8 @@ class _Call:
             part["token_ids"] = piece.token_ids
             if first:
                 part["prompt_token_ids"] = request.prompt_token_ids
+        if asked.explain_cache and first:
+            part["cache"] = answer.explained(number)
         return part
 
     def _usage(self, answer: Answer) -> dict[str, Any]:

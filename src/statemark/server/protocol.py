@@ -53,6 +53,7 @@ class CommonRequest(Struct):
     prompt_logprobs: int | None = None
     return_token_ids: bool = False
     cache_salt: str | None = None
+    explain_cache: bool = False  # ours: say what the prefix cache had for the prompt, and what stood in the way
     user: str | None = None  # OpenAI's note of who asked; it changes nothing here
 
 

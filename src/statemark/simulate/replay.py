@@ -86,17 +86,15 @@ class Replay:
         self.result.peak_bytes = max(self.result.peak_bytes, self.cache.budget.used_bytes)
 
     def _mark(self, lease: Lease, tokens: Tokens, prompt: int, turns: tuple[int, ...]) -> None:
-        last = lease.cached
         planned = self.cache.plan(lease, prompt, turns)
         self.cache.started(lease)
         for i, (position, kind) in enumerate(planned):
             onward = planned[i + 1][0] if i + 1 < len(planned) else None
-            slot = self.cache.mark_slot(kind, position, last, onward)
+            slot = self.cache.mark_slot(lease, position, kind, onward)
             if slot is None:
                 continue
             self.cache.publish(lease, tokens, position, slot, _stamps(lease, tokens, position), kind)
             lease.advance(tokens, position)
-            last = position
 
     def _chain(self, request: TraceRequest) -> PrefixChain:
         """Digests are taken over from the conversation's last prompt as far as both are alike."""
