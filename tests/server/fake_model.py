@@ -26,6 +26,7 @@ class FakeModel:
     fingerprint = "statemark-test"
     created = 1
     max_model_len = 4096
+    vocab_size = VOCAB
     max_num_seqs = 32
     precision = "float32"
     isa = "none"
@@ -41,6 +42,7 @@ class FakeModel:
         self.aborted: list[str] = []
         self.gate = threading.Event()  # cleared: steps give nothing, as in a long prefill
         self.gate.set()
+        self.steps = 0
         self.known: list[tuple[int, ...]] = []
 
     # --- the backend: engine thread only ---
@@ -65,10 +67,24 @@ class FakeModel:
         self.aborted.append(request_id)
         self._forget(request_id)
 
+    def stats(self) -> dict[str, float]:
+        return {
+            "steps": self.steps,
+            "requests_running": len(self.requests),
+            "requests_waiting": 0,
+            "cache_bytes": 1000,
+            "cache_used_bytes": 250,
+        }
+
+    def reset_prefix_cache(self) -> int:
+        dropped, self.known = len(self.known), []
+        return dropped
+
     def has_work(self) -> bool:
         return bool(self.requests)
 
     def step(self) -> list[TextDelta]:
+        self.steps += 1
         if not self.gate.is_set():
             time.sleep(0.001)
             return []
@@ -170,6 +186,8 @@ class FakeModel:
             turns.append(len(text))
         if add_generation_prompt:
             text += "a:"
+        if options.get("continue_final_message"):
+            text = text.removesuffix("\n")
         return ChatPrompt(text, self.encode(text), tuple(t for t in turns if t < len(text)))
 
 

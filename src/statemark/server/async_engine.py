@@ -42,6 +42,7 @@ class Backend(Protocol):
 
 
 B = TypeVar("B", bound=Backend)
+T = TypeVar("T")
 
 
 class AsyncEngine(Generic[B]):
@@ -105,6 +106,19 @@ class AsyncEngine(Generic[B]):
             job.close()
             raise
         return job
+
+    async def run(self, function: Callable[[B], T]) -> T:
+        """What `function` says of the backend, asked between two steps in the engine's thread."""
+        answer: asyncio.Future[T] = self._loop.create_future()
+
+        def ask() -> None:
+            try:
+                self._call(_settle, answer, function(self._backend), None)
+            except Exception as error:
+                self._call(_settle, answer, None, error)
+
+        self._commands.put(ask)
+        return await answer
 
     def _release(self, job: Job) -> None:
         self.jobs.discard(job)
@@ -227,3 +241,12 @@ class AsyncEngine(Generic[B]):
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:  # the loop is closed: nobody is left to tell
             log.debug("event loop closed; news dropped")
+
+
+def _settle(answer: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+    if answer.done():  # cancelled: nobody waits
+        return
+    if error is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(result)

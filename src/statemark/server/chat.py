@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from collections.abc import AsyncGenerator
@@ -19,7 +18,7 @@ from statemark.server.endpoint import DONE, EventStream, sse
 from statemark.server.errors import JsonResponse, bad_request, from_exception
 from statemark.server.job import Job
 from statemark.server.messages import template_messages
-from statemark.server.protocol import ChatRequest, parse
+from statemark.server.protocol import ChatRequest
 from statemark.server.sampling import sampling_params
 from statemark.server.served import ServedModel
 from statemark.server.state import ServerState
@@ -27,9 +26,9 @@ from statemark.server.state import ServerState
 
 async def chat_completions(http: Request, body: bytes) -> Response:
     state: ServerState = http.app.state.server
-    request = parse(body, ChatRequest)
+    request = state.parse(body, ChatRequest)
     model = state.model(request.model)
-    call = await _Call.prepare(request, model)
+    call = await _Call.prepare(request, state, model)
     job = await state.engine.submit([call.request])
     if request.stream:
         return EventStream(call.stream(job), job.close)
@@ -77,14 +76,14 @@ class _Call:
         }
 
     @classmethod
-    async def prepare(cls, request: ChatRequest, model: ServedModel) -> _Call:
+    async def prepare(cls, request: ChatRequest, state: ServerState, model: ServedModel) -> _Call:
         _refuse_unsupported(request)
         messages = template_messages(request.messages)
         max_tokens = request.max_completion_tokens if request.max_tokens is None else request.max_tokens
         params = sampling_params(
             request, model.sampling_defaults, max_tokens=max_tokens, logprobs=_top_logprobs(request)
         )
-        prompt = await asyncio.to_thread(
+        prompt = await state.text.run(
             model.render_chat,
             messages,
             tools=None if request.tool_choice == "none" else request.tools,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from collections.abc import AsyncGenerator, Sequence
@@ -18,7 +17,7 @@ from statemark.server.answer import Answer, Choice
 from statemark.server.endpoint import DONE, EventStream, sse
 from statemark.server.errors import JsonResponse, bad_request, from_exception
 from statemark.server.job import Job
-from statemark.server.protocol import CompletionRequest, parse
+from statemark.server.protocol import CompletionRequest
 from statemark.server.sampling import sampling_params
 from statemark.server.served import ServedModel
 from statemark.server.state import ServerState
@@ -28,9 +27,9 @@ _DEFAULT_MAX_TOKENS = 16
 
 async def completions(http: Request, body: bytes) -> Response:
     state: ServerState = http.app.state.server
-    request = parse(body, CompletionRequest)
+    request = state.parse(body, CompletionRequest)
     model = state.model(request.model)
-    call = await _Call.prepare(request, model)
+    call = await _Call.prepare(request, state, model)
     job = await state.engine.submit(call.requests)
     if request.stream:
         return EventStream(call.stream(job), job.close)
@@ -77,7 +76,7 @@ class _Call:
         self.scoring = request.echo and request.max_tokens == 0
 
     @classmethod
-    async def prepare(cls, request: CompletionRequest, model: ServedModel) -> _Call:
+    async def prepare(cls, request: CompletionRequest, state: ServerState, model: ServedModel) -> _Call:
         max_tokens = _DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
         if request.echo:
             max_tokens = max_tokens or 1  # see `scoring`
@@ -94,7 +93,7 @@ class _Call:
             texts = [p if isinstance(p, str) else model.decode(p) for p in prompts] if request.echo else []
             return ids, texts
 
-        ids, texts = await asyncio.to_thread(encode_all)
+        ids, texts = await state.text.run(encode_all)
         name = f"cmpl-{uuid.uuid4().hex}"
         requests = [
             EngineRequest(

@@ -83,6 +83,11 @@ def sse(data: Any) -> bytes:
     return b"data: " + msgspec.json.encode(data) + b"\n\n"
 
 
+def named_event(data: dict[str, Any]) -> bytes:
+    """An event that is named as its own `type`, as Anthropic's API and OpenAI's newer one have it."""
+    return f"event: {data['type']}\n".encode() + sse(data)
+
+
 DONE = b"data: [DONE]\n\n"
 
 

@@ -56,10 +56,6 @@ class JsonResponse(Response):
         return msgspec.json.encode(content)
 
 
-def error_response(error: ApiError) -> Response:
-    return JsonResponse(error.body(), status_code=error.status, headers=error.headers)
-
-
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     return ApiError(400, message, param=param, code=code)
 

@@ -27,6 +27,7 @@ class LoadedModel:
         self.threads = text.threads
         self.fingerprint = f"statemark-{__version__}-{self.precision}-{self.isa}-{text.model.fingerprint[:16]}"
         self.max_model_len = text.max_model_len
+        self.vocab_size = text.engine.executor.vocab_size
         self.max_num_seqs = text.engine.max_num_seqs
         self.notices: Sequence[str] = text.notices
         self.sampling_defaults: Mapping[str, Any] = text.sampling_defaults
@@ -56,6 +57,12 @@ class LoadedModel:
 
     def step(self) -> list[TextDelta]:
         return self.text.step()
+
+    def stats(self) -> Mapping[str, float]:
+        return self.text.engine.stats()
+
+    def reset_prefix_cache(self) -> int:
+        return self.text.engine.cache.reset()
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return self.text.encode(text, add_special_tokens=add_special_tokens)

@@ -101,11 +101,14 @@ class ChatRequest(CommonRequest, kw_only=True):
     continue_final_message: bool = False
 
 
+_MOST_UNKNOWN = 1000  # that a lenient server takes out of one request
+_UNKNOWN = re.compile(r"unknown field `(?P<field>[^`]*)`(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 _WHERE = re.compile(r"^(?P<what>.*?)(?: - at (?P<path>.*))?$", re.DOTALL)
 
 
-def parse(body: bytes, kind: type[T]) -> T:
-    """The body as a `kind`, or a 400 that names the field."""
+def parse(body: bytes, kind: type[T], *, lenient: bool = False) -> T:
+    """The body as a `kind`, or a 400 that names the field. Lenient drops fields that are not known, at any depth."""
     try:
         raw = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -113,6 +116,9 @@ def parse(body: bytes, kind: type[T]) -> T:
     if not isinstance(raw, dict):
         raise bad_request("the body must be a JSON object", code="invalid_json")
     unknown = sorted(set(raw) - set(kind.__struct_fields__))
+    if lenient:
+        raw = {name: value for name, value in raw.items() if name not in unknown}
+        return _convert_known(raw, kind)
     if unknown:
         names = ", ".join(repr(name) for name in unknown)
         raise bad_request(
@@ -122,6 +128,22 @@ def parse(body: bytes, kind: type[T]) -> T:
         return msgspec.convert(raw, type=kind)
     except msgspec.ValidationError as error:
         raise _named(str(error)) from None
+
+
+def _convert_known(raw: dict[str, Any], kind: type[T]) -> T:
+    """Takes out one unknown field after the other, as the conversion names them."""
+    for _ in range(_MOST_UNKNOWN):
+        try:
+            return msgspec.convert(raw, type=kind)
+        except msgspec.ValidationError as error:
+            match = _UNKNOWN.search(str(error))
+            if match is None:
+                raise _named(str(error)) from None
+            holder: Any = raw
+            for name, index in _STEP.findall(match["path"] or ""):
+                holder = holder[int(index) if index else name]
+            del holder[match["field"]]
+    raise bad_request(f"more than {_MOST_UNKNOWN} unknown fields", code="unknown_field")
 
 
 def _named(text: str) -> ApiError:

@@ -42,6 +42,12 @@ def sampling_params(
     return SamplingParams.from_fields(values)
 
 
+def given_params(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> SamplingParams:
+    """Fields of another API under our names; None is "not given"."""
+    values = {"max_tokens": None, **defaults} | {name: value for name, value in given.items() if value is not None}
+    return SamplingParams.from_fields(values)
+
+
 def _token_keys(bias: Mapping[str, float]) -> dict[int, float]:
     try:
         return {int(token): value for token, value in bias.items()}

@@ -23,12 +23,19 @@ class ServedModel(Backend, Protocol):
     threads: int
     created: int
     max_model_len: int
+    vocab_size: int  # ids of tokens lie below it
     notices: Sequence[str]
     sampling_defaults: Mapping[str, Any]
     eos_token_ids: frozenset[int]
 
     def report(self) -> list[str]:
         """Lines for an operator: what runs, in which precision, and what the cache can hold."""
+
+    def stats(self) -> Mapping[str, float]:
+        """Counters and gauges by name, see `Engine.stats`. Engine thread only, like the next one."""
+
+    def reset_prefix_cache(self) -> int:
+        """Drop every mark that no running request reads; returns how many."""
 
     def step(self) -> Iterable[TextDelta]: ...
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from statemark.server.async_engine import AsyncEngine
 from statemark.server.errors import ApiError
+from statemark.server.protocol import Struct, parse
 from statemark.server.served import ServedModel
+from statemark.server.text_work import TextWorkers
+
+T = TypeVar("T", bound=Struct)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +23,7 @@ class Settings:
     api_key: str | None = None
     max_body_bytes: int = 32 * 1024 * 1024
     max_waiting: int = 256
+    lenient: bool = False  # drop unknown fields of requests instead of refusing them
     shutdown_grace: float = 10.0
 
 
@@ -27,6 +33,10 @@ class ServerState:
 
     settings: Settings
     engine: AsyncEngine[ServedModel]
+    text: TextWorkers = field(default_factory=TextWorkers)
+
+    def parse(self, body: bytes, kind: type[T]) -> T:
+        return parse(body, kind, lenient=self.settings.lenient)
 
     def status(self) -> str:
         """loading, ready, failed or draining."""

@@ -1,0 +1,55 @@
+"""/v1/messages and /v1/messages/count_tokens: the API that coding agents of one vendor speak."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from statemark.server.answer import Answer
+from statemark.server.anthropic.answer import MessageWriter
+from statemark.server.anthropic.convert import conversation
+from statemark.server.anthropic.protocol import CountRequest, MessagesRequest
+from statemark.server.endpoint import EventStream
+from statemark.server.errors import JsonResponse, bad_request
+from statemark.server.parts import PlainReader
+from statemark.server.sampling import given_params
+from statemark.server.state import ServerState
+
+
+async def messages(http: Request, body: bytes) -> Response:
+    state: ServerState = http.app.state.server
+    asked = state.parse(body, MessagesRequest)
+    model = state.model(asked.model)
+    _refuse_unsupported(asked)
+    given = {
+        "temperature": asked.temperature,
+        "top_p": asked.top_p,
+        "top_k": asked.top_k,
+        "seed": asked.seed,
+        "max_tokens": asked.max_tokens,
+        "stop": asked.stop_sequences,
+    }
+    params = given_params(given, model.sampling_defaults)
+    request = await conversation(asked).request(state, model, params, prefix="msg_", cache_salt=asked.cache_salt)
+    job = await state.engine.submit([request])
+    writer = MessageWriter(model, request, PlainReader())
+    if asked.stream:
+        return EventStream(writer.stream(job), job.close)
+    answer = Answer([request])
+    await answer.gather(job)
+    return JsonResponse(writer.whole(answer))
+
+
+async def count_tokens(http: Request, body: bytes) -> Response:
+    state: ServerState = http.app.state.server
+    asked = state.parse(body, CountRequest)
+    prompt = await conversation(asked).render(state, state.model(asked.model))
+    return JsonResponse({"input_tokens": len(prompt.token_ids)})
+
+
+def _refuse_unsupported(asked: MessagesRequest) -> None:
+    if asked.tool_choice is not None and asked.tool_choice.type not in ("auto", "none"):
+        kind = asked.tool_choice.type
+        raise bad_request(f"tool_choice {kind!r} is not supported; 'auto' and 'none' are", param="tool_choice")
+    if asked.output_config is not None and asked.output_config.format is not None:
+        raise bad_request("output_config.format is not supported", param="output_config.format")

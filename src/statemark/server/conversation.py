@@ -1,0 +1,49 @@
+"""A conversation that is to be answered, from whatever API it came, and how it becomes an engine request."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from statemark.engine.chat import ChatPrompt
+from statemark.engine.params import SamplingParams
+from statemark.engine.request import EngineRequest
+from statemark.server.served import ServedModel
+from statemark.server.state import ServerState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversation:
+    """Messages and tools as chat templates take them. `continues`: the last message is the answer's beginning."""
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] | None = None
+    add_generation_prompt: bool = True
+    continues: bool = False
+    template_kwargs: Mapping[str, Any] | None = None
+
+    async def render(self, state: ServerState, model: ServedModel) -> ChatPrompt:
+        return await state.text.run(
+            model.render_chat,
+            self.messages,
+            tools=self.tools,
+            add_generation_prompt=self.add_generation_prompt,
+            continue_final_message=self.continues,
+            template_kwargs=self.template_kwargs,
+        )
+
+    async def request(
+        self, state: ServerState, model: ServedModel, params: SamplingParams, *, prefix: str, cache_salt: str | None
+    ) -> EngineRequest:
+        """`prefix` is how ids begin in the API that asks."""
+        prompt = await self.render(state, model)
+        return EngineRequest(
+            request_id=f"{prefix}{uuid.uuid4().hex}",
+            prompt_token_ids=tuple(prompt.token_ids),
+            params=params,
+            eos_token_ids=model.eos_token_ids,
+            turn_positions=prompt.turn_positions,
+            cache_salt=cache_salt or "",
+        )
