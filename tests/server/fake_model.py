@@ -20,7 +20,7 @@ VOCAB = 0x2000
 
 
 class FakeModel:
-    """Prompt "abc" is answered "abcabc..." until max_tokens. Prompts that hold "!boom" break the step they are in."""
+    """Prompt "abc" is answered "abcabc..." until max_tokens or END. Prompts with "!boom" break their step."""
 
     name = "fake"
     fingerprint = "statemark-test"
@@ -114,7 +114,7 @@ class FakeModel:
             first = len(written) == 1
             text = self.decode(written)
             stopped = [s for s in params.stop if text.endswith(s)]
-            ended = token in params.stop_token_ids
+            ended = token in params.stop_token_ids or (token == END and not params.ignore_eos)
             full = params.max_tokens is not None and len(written) >= params.max_tokens
             full = full or len(prompt) + len(written) >= self.max_model_len
             reason = "stop" if stopped or ended else "length" if full else None
@@ -128,7 +128,7 @@ class FakeModel:
                     prompt_logprobs=self._prompt_rows(request) if first and index == 0 else None,
                     num_cached_tokens=cached if request.use_cache else 0,
                     finish_reason=reason,
-                    stop_reason=stopped[0] if stopped else token if ended else None,
+                    stop_reason=stopped[0] if stopped else token if token in params.stop_token_ids else None,
                 )
             )
             if reason is not None:

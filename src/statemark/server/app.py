@@ -25,6 +25,7 @@ from statemark.server.completions import completions
 from statemark.server.endpoint import JsonEndpoint
 from statemark.server.errors import ApiError, JsonResponse, from_exception, from_status
 from statemark.server.job import FailedRequestError, OverloadedError, ShuttingDownError
+from statemark.server.responses.endpoint import responses
 from statemark.server.served import ServedModel
 from statemark.server.state import ServerState, Settings
 
@@ -60,6 +61,7 @@ def build_app(load: Callable[[], ServedModel], settings: Settings) -> Starlette:
             post("/detokenize", tokens.detokenize),
             post("/v1/completions", completions),
             post("/v1/chat/completions", chat_completions),
+            post("/v1/responses", responses),
             post("/v1/messages", messages),
             post("/v1/messages/count_tokens", count_tokens),
         ],

@@ -18,6 +18,11 @@ T = TypeVar("T", bound="Struct")
 class Struct(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Base of all request structs. None means "not given" for every optional field."""
 
+    @classmethod
+    def prepared(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        """The body as it is to be read, where an API allows more than one form of it."""
+        return raw
+
 
 class StreamOptions(Struct):
     include_usage: bool = False
@@ -115,6 +120,7 @@ def parse(body: bytes, kind: type[T], *, lenient: bool = False) -> T:
         raise bad_request(f"the body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(raw, dict):
         raise bad_request("the body must be a JSON object", code="invalid_json")
+    raw = kind.prepared(raw)
     unknown = sorted(set(raw) - set(kind.__struct_fields__))
     if lenient:
         raw = {name: value for name, value in raw.items() if name not in unknown}

@@ -1,0 +1,96 @@
+"""The items of a Responses request -> a conversation as chat templates know it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from statemark.server.conversation import Conversation
+from statemark.server.errors import bad_request
+from statemark.server.responses.protocol import (
+    CallItem,
+    CallOutputItem,
+    FunctionTool,
+    Item,
+    MessageItem,
+    ReasoningItem,
+    ResponsesRequest,
+    TextPart,
+)
+
+_ROLES = ("system", "developer", "user", "assistant")
+
+
+def conversation(request: ResponsesRequest) -> Conversation:
+    messages: list[dict[str, Any]] = []
+    if request.instructions:
+        messages.append({"role": "system", "content": request.instructions})
+    if isinstance(request.input, str):
+        messages.append({"role": "user", "content": request.input})
+    else:
+        for i, item in enumerate(request.input):
+            _add(messages, item, f"input[{i}]")
+    kwargs = dict(request.chat_template_kwargs or {})
+    if request.reasoning is not None and request.reasoning.effort is not None:
+        kwargs.setdefault("enable_thinking", request.reasoning.effort != "none")
+    tools = None if request.tool_choice == "none" else request.tools
+    return Conversation(
+        messages=messages,
+        tools=[_tool(tool, f"tools[{i}]") for i, tool in enumerate(tools)] if tools else None,
+        template_kwargs=kwargs or None,
+    )
+
+
+def _add(messages: list[dict[str, Any]], item: Item, where: str) -> None:
+    """Reasoning, text and calls that follow each other are one turn of the assistant."""
+    match item:
+        case MessageItem():
+            _add_message(messages, item, where)
+        case ReasoningItem():
+            text = "\n".join(part.text for part in item.content or item.summary or ())
+            if text:
+                _assistant(messages, fresh=True)["reasoning_content"] = text
+        case CallItem():
+            function = {"name": item.name, "arguments": item.arguments}
+            call = {"id": item.call_id, "type": "function", "function": function}
+            _assistant(messages).setdefault("tool_calls", []).append(call)
+        case CallOutputItem():
+            messages.append({"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)})
+
+
+def _add_message(messages: list[dict[str, Any]], item: MessageItem, where: str) -> None:
+    if item.role not in _ROLES:
+        raise bad_request(f"{where}.role: {item.role!r} is not one of {', '.join(_ROLES)}", param=f"{where}.role")
+    if isinstance(item.content, list):
+        for i, part in enumerate(item.content):
+            if part.type not in ("input_text", "output_text", "text"):
+                field = f"{where}.content[{i}].type"
+                raise bad_request(f"{field}: {part.type!r} is not supported; only text is", param=field)
+    text = _text(item.content)
+    if item.role == "assistant":
+        last = messages[-1] if messages else {}
+        if last.get("role") == "assistant" and last["content"] is None and "tool_calls" not in last:
+            last["content"] = text
+            return
+    messages.append({"role": "system" if item.role == "developer" else item.role, "content": text})
+
+
+def _assistant(messages: list[dict[str, Any]], fresh: bool = False) -> dict[str, Any]:
+    """The assistant's turn that is being put together, or a new one."""
+    if not messages or messages[-1]["role"] != "assistant" or fresh:
+        messages.append({"role": "assistant", "content": None})
+    return messages[-1]
+
+
+def _text(content: str | Sequence[TextPart]) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content)
+
+
+def _tool(tool: FunctionTool, where: str) -> dict[str, Any]:
+    """As the chat API writes it, which is what templates were made for."""
+    if tool.type != "function":
+        raise bad_request(f"{where}.type: {tool.type!r} is not supported; 'function' is", param=f"{where}.type")
+    if tool.name is None:
+        raise bad_request(f"missing field: '{where}.name'", param=f"{where}.name", code="missing_field")
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": {name: value for name, value in function.items() if value is not None}}

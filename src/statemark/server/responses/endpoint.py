@@ -1,0 +1,54 @@
+"""/v1/responses: input items in, output items out."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from statemark.server.endpoint import EventStream
+from statemark.server.errors import JsonResponse, bad_request
+from statemark.server.parts import PlainReader
+from statemark.server.responses.answer import ResponseWriter
+from statemark.server.responses.convert import conversation
+from statemark.server.responses.protocol import ResponsesRequest
+from statemark.server.sampling import given_params
+from statemark.server.state import ServerState
+
+
+async def responses(http: Request, body: bytes) -> Response:
+    state: ServerState = http.app.state.server
+    asked = state.parse(body, ResponsesRequest)
+    model = state.model(asked.model)
+    _refuse_unsupported(asked)
+    given = {
+        "temperature": asked.temperature,
+        "top_p": asked.top_p,
+        "top_k": asked.top_k,
+        "seed": asked.seed,
+        "max_tokens": asked.max_output_tokens,
+    }
+    params = given_params(given, model.sampling_defaults)
+    request = await conversation(asked).request(state, model, params, prefix="resp_", cache_salt=asked.cache_salt)
+    job = await state.engine.submit([request])
+    writer = ResponseWriter(asked, model, request, PlainReader())
+    if asked.stream:
+        return EventStream(writer.stream(job), job.close)
+    return JsonResponse(await writer.whole(job))
+
+
+def _refuse_unsupported(asked: ResponsesRequest) -> None:
+    """Nothing is stored here, and nothing is cut: what would need that is an error."""
+    if asked.previous_response_id is not None:
+        raise bad_request(
+            "previous_response_id is not supported: responses aren't stored; send the whole conversation as input",
+            param="previous_response_id",
+        )
+    if asked.background:
+        raise bad_request("background is not supported", param="background")
+    if asked.truncation not in (None, "disabled"):
+        raise bad_request(f"truncation {asked.truncation!r} is not supported; 'disabled' is", param="truncation")
+    if asked.tool_choice not in (None, "auto", "none"):
+        raise bad_request(f"tool_choice {asked.tool_choice!r} is not supported; 'auto' and 'none' are", "tool_choice")
+    if asked.text is not None and asked.text.format is not None and asked.text.format.type != "text":
+        kind = asked.text.format.type
+        raise bad_request(f"text.format {kind!r} is not supported; 'text' is", param="text.format")
