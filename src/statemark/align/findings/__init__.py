@@ -37,10 +37,31 @@ RULES: tuple[FindingRule, ...] = (
 )
 
 
+# What another cut than vLLM's own leaves no reason for.
+_BY_ANY_RULE = frozenset(
+    {
+        "wrong-grid",
+        "stale-checkpoint",
+        "stalled-prompt",
+        "stalled-by-modules",
+        "head-of-line",
+        "idle-budget",
+        "hit-unit-above-grid",
+        "interval-without-stops",
+    }
+)
+_SETTLED: dict[str, frozenset[str]] = {"fast": _BY_ANY_RULE, "exact": _BY_ANY_RULE | {"uneven-chunks"}}
+
+
+def settled_by(rule: str | None) -> frozenset[str]:
+    """Codes of the findings that a server has no more that cuts by this chunk rule: they are about vLLM's own cut."""
+    return _SETTLED.get(rule or "", frozenset())
+
+
 def find(setup: Setup) -> tuple[Finding, ...]:
     """All findings, worst first; equal levels in the order above."""
     found = [f for rule in RULES if (f := rule(setup)) is not None]
     return tuple(sorted(found, key=lambda f: -f.level.rank))
 
 
-__all__ = ["RULES", "Finding", "Level", "find"]
+__all__ = ["RULES", "Finding", "Level", "find", "settled_by"]

@@ -110,6 +110,7 @@ class World:
         self._tables: dict[str, StateTable] = {}
         self._publishers: dict[str, Publisher] = {}
         self._budget = self._inputs = self._last_offer = 0
+        self._advanced = False  # whether a prefill ran in this step
         self._state_group = next(g for g in self.cache.groups if g.is_state)
 
     def add(self, job: Job) -> Job:
@@ -141,6 +142,7 @@ class World:
         frame = self.frame
         chunks: list[Chunk] = []
         self._budget = self._inputs = frame.step_limit
+        self._advanced = False
         for job in list(self.running):
             if self._budget <= 0 or self._inputs <= frame.draft_slots:
                 break
@@ -172,10 +174,11 @@ class World:
 
     def _cut(self, job: Job, offer: int) -> int:
         self._last_offer = offer
-        count = self.rule.cut(job.view(), job.computed, offer)
+        cut = self.rule.cut_behind if self._advanced else self.rule.cut
+        count = cut(job.view(), job.computed, offer)
         if not 0 <= count <= offer:
             raise AssertionError(f"{self.rule.name} returned {count} of {offer} for {job.name} at {job.computed}")
-        if count == 0 and offer > 0:
+        if count == 0 and offer > 0 and not (self._advanced and self.rule.cut(job.view(), job.computed, offer)):
             job.starved += 1
         if count and job.trim is not None and job.computed < job.view().end:
             count = min(count, max(1, job.trim(job.computed, count)))
@@ -230,6 +233,7 @@ class World:
         self._publish(job, table, start, finalised, end, exported)
         job.computed = real
         if not decoding:
+            self._advanced = True
             job.ends.append(end)
         return Chunk(job.name, start, count, self._last_offer, real, admitted)
 

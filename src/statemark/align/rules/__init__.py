@@ -27,6 +27,11 @@ class Rule(Protocol):
         """How many of the `offer` tokens from position `start` to run in this step: between 0 and `offer`."""
         ...
 
+    def cut_behind(self, request: Prefill, start: int, offer: int) -> int:
+        """The same for a request that comes after another prefill in its step. It may wait for the next one (0): since
+        the first prefill of a step always advances, everybody's turn comes."""
+        ...
+
 
 RULES: dict[str, Callable[[Frame], Rule]] = {"vllm-0.32": StockRule, "exact": ExactRule, "fast": FastRule}
 

@@ -20,6 +20,11 @@ class ExactRule:
         self.frame = frame
 
     def cut(self, request: Prefill, start: int, offer: int) -> int:
+        # With less than one kernel chunk on offer: progress before exactness, realigned at the next cut.
+        return self.cut_behind(request, start, offer) or offer
+
+    def cut_behind(self, request: Prefill, start: int, offer: int) -> int:
+        """0 where less than one kernel chunk is on offer: whoever comes behind another prefill can wait a step."""
         if start >= request.end:
             return offer
         target = self._next_stop(request, start)
@@ -32,7 +37,7 @@ class ExactRule:
             end = anchor + chunk.floor(limit - anchor)
             if end > start:
                 return end - start
-        return offer  # less than one kernel chunk on offer: progress before exactness, realigned at the next cut
+        return 0
 
     def _stop_counts(self, request: Prefill, boundary: int) -> bool:
         """Whether a chunk may end at `boundary`. A multi-module drafter wants a longer last chunk, unless the cache

@@ -40,6 +40,9 @@ class FastRule:
             return stop - start
         return self._free_end(request, start, end) - start
 
+    def cut_behind(self, request: Prefill, start: int, offer: int) -> int:
+        return self.cut(request, start, offer) if self._dense is None else self._dense.cut_behind(request, start, offer)
+
     def _stop(self, request: Prefill, start: int, end: int) -> int | None:
         """The first position inside the chunk that it must not run past."""
         frame = self.frame

@@ -21,6 +21,9 @@ class StockRule:
     def cut(self, request: Prefill, start: int, offer: int) -> int:
         return self._reserve(request, start, self._split(request, start, offer))
 
+    def cut_behind(self, request: Prefill, start: int, offer: int) -> int:
+        return self.cut(request, start, offer)
+
     def _split(self, request: Prefill, start: int, offer: int) -> int:
         frame, last_token = self.frame, request.end
         if start >= last_token:

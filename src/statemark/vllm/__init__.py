@@ -1,0 +1,15 @@
+"""The vLLM plugin: the right chunk cut, and a check of the prefix cache at start, without a patched vLLM.
+
+    vllm serve MODEL --scheduler-cls statemark.vllm.Scheduler
+    LLM(model, scheduler_cls="statemark.vllm.Scheduler")
+
+A thin adapter: what is cut, tested and reported comes from `statemark.align`. vLLM is imported when it
+calls, not before.
+docs/vllm-plugin.md says what it does, for which versions, and how to tell.
+"""
+
+from statemark.vllm.scheduler import make_scheduler
+
+Scheduler = make_scheduler  # a factory under a class's name, as vLLM's flag wants one
+
+__all__ = ["Scheduler"]
