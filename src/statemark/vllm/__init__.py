@@ -8,8 +8,6 @@ calls, not before.
 docs/vllm-plugin.md says what it does, for which versions, and how to tell.
 """
 
-from statemark.vllm.scheduler import make_scheduler
-
-Scheduler = make_scheduler  # a factory under a class's name, as vLLM's flag wants one
+from statemark.vllm.scheduler import Scheduler
 
 __all__ = ["Scheduler"]
