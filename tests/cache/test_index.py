@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from statemark.cache import Mark, PrefixIndex
 from statemark.errors import IntegrityError
@@ -85,6 +87,38 @@ def test_pages_go_with_the_last_mark_that_can_use_them():
     assert not f.index._nodes
 
 
+def common(a, b):
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+parts = st.lists(st.sampled_from([(1,), (2, 3), (4,) * 15, (5,) * 16, tuple(range(40, 75))]), min_size=1, max_size=4)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(parts, max_size=12), st.lists(st.integers(0, 30), max_size=6), parts)
+def test_any_history_finds_what_a_list_of_all_prefixes_would(added, removed, asked):
+    """`lookup` and the links between marks, against the definition."""
+    f = Filled()
+    marks = {}
+    for pieces in added:
+        tokens = sum(pieces, ())
+        if tokens not in marks:
+            marks[tokens] = f.add(ids(*tokens))
+    for i in removed:
+        if marks:
+            f.index.detach(marks.pop(sorted(marks)[i % len(marks)]))
+            f.index.check()
+    tokens = sum(asked, ())
+    found = f.index.lookup(f.index.chain(""), ids(*tokens), len(tokens) - 1)
+    before = [m for m in marks if len(m) < len(tokens) and tokens[: len(m)] == m]
+    assert found.position == max(map(len, before), default=0)
+    assert found.shared == max((common(tokens, m) for m in marks), default=0)
+    for prefix, mark in marks.items():
+        above = [m for m in marks if len(m) < len(prefix) and prefix[: len(m)] == m]
+        assert mark.parent is (marks[max(above, key=len)] if above else None)
+        assert set(mark.children) == {m for m in marks.values() if m.parent is mark}
+
+
 def break_digest(f):
     next(iter(f.index.nodes())).tokens = prompt(16, 3).tobytes()
 
@@ -97,6 +131,11 @@ def break_tail(f):
     next(f.index.marks()).tail = prompt(8, 90).tobytes()
 
 
+def break_ways_on(f):
+    next(f.index.nodes()).onward.reverse()
+    next(f.index.nodes()).onward.append(b"")
+
+
 def break_listing(f):
     f.index._marks.clear()
 
@@ -105,7 +144,9 @@ def break_strand(f):
     _node, _ = f.index.extend(f.index.chain(""), prompt(48), [7, 8, 9])
 
 
-@pytest.mark.parametrize("damage", [break_digest, break_position, break_tail, break_listing, break_strand])
+@pytest.mark.parametrize(
+    "damage", [break_digest, break_position, break_tail, break_ways_on, break_listing, break_strand]
+)
 def test_check_notices(damage):
     f = Filled(prompt(40))
     damage(f)

@@ -136,6 +136,31 @@ def test_two_sequences_that_computed_the_same_prefix_end_up_sharing_pages():
     assert (before, cache.budget.pages.used) == (8, 5)  # three shared; the tails differ in how far they may be read
 
 
+def test_adapters_and_models_are_apart_as_salts_are():
+    cache = manager()
+    tokens = text(40)
+    lease = cache.begin("s", tokens, chain=cache.index.chain("s", "adapter"))
+    cache.grow(lease, 40)
+    right = np.array([[40, lease.stamp_at(tokens, 40)]] * 2, dtype=np.uint64)
+    cache.retire(lease, tokens, 40, right, "end")
+    assert cache.find("s", text(50), cache.index.chain("s", "adapter")).position == 40
+    for chain in (cache.index.chain("s"), cache.index.chain("s", "other"), cache.index.chain("", "adapter")):
+        look = cache.find("s", text(50), chain)
+        assert (look.position, look.page_match, look.shared, look.path) == (0, 0, 0, ())
+    other = CacheManager(Budget(10_000, page_bytes=PAGE, slot_bytes=SLOT), "another model")
+    assert other.index.root("s") != cache.index.root("s")
+
+
+def test_a_short_prompt_with_many_messages_gets_few_marks_and_a_long_one_as_many_as_the_budget_allows():
+    cache = manager(total=100_000)
+    for prompt, most in ((100, 4), (1_000, 1_000 // 64), (100_000, cache.marks_per_request)):
+        lease = cache.begin("", text(prompt))
+        marks = cache.plan(lease, prompt, tuple(range(10, prompt, 10)))
+        assert len(marks) == most
+        assert {prompt - 1, (prompt - 2) // 10 * 10, 10} <= {p for p, _ in marks}
+        cache.release(lease)
+
+
 def test_disabled_keeps_nothing():
     cache = manager(enabled=False)
     assert any_slot(cache) is None

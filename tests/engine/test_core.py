@@ -364,3 +364,11 @@ def test_a_plan_that_fits_nobody_raises_instead_of_spinning(monkeypatch):
     e.add_request(request("a", text(9)))
     with pytest.raises(IntegrityError, match="doesn't fit"):
         e.step()
+
+
+def test_an_adapter_that_is_not_loaded_is_refused_by_name():
+    e = engine()
+    with pytest.raises(InvalidRequestError, match="adapter 'x' is not loaded") as caught:
+        e.add_request(replace(request("a", text(5)), adapter="x"))
+    assert caught.value.param == "adapter"
+    assert not e.has_work()

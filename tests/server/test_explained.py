@@ -86,3 +86,29 @@ def test_adapters_are_refused_by_name(real: Running, path: str, field: str) -> N
     response = httpx.post(f"{real.url}/v1/{path}", json=body)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == field
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("chat/completions", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}),
+        ("messages", {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}),
+        ("responses", {"input": "hi", "max_output_tokens": 1}),
+    ],
+)
+def test_every_api_hands_salt_and_roles_on(
+    real: Running, path: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = real.state.model()
+    rendered, added = [], []
+    render, add = model.render_chat, model.add
+    monkeypatch.setattr(
+        model, "render_chat", lambda *a, **options: (rendered.append(options), render(*a, **options))[1]
+    )
+    monkeypatch.setattr(model, "add", lambda request: (added.append(request), add(request))[1])
+    response = httpx.post(f"{real.url}/v1/{path}", json={**fields, "cache_salt": "mine"}, timeout=60)
+    assert response.status_code == 200, response.text
+    assert [options["cache_salt"] for options in rendered] == ["mine"]
+    assert [request.cache_salt for request in added] == ["mine"]
+    assert added[0].turn_roles[0] == "user"
+    assert len(added[0].turn_roles) == len(added[0].turn_positions) + 1

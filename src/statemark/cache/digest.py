@@ -1,6 +1,6 @@
 """Two hashes over token ids: the digest that names a prefix, and the stamp that a state carries.
 
-The digest (blake2b, 128 bits, chained over pages, started from fingerprint and salt) is the key of the index.
+The digest (blake2b, 128 bits, chained over pages, started from fingerprint, salt and adapter) is the key of the index.
 The stamp (a rolling polynomial of 64 bits) is cheap enough for every kernel to advance with each token that a
 state consumes; it says what the state has really seen, independently of what the scheduler believes.
 """
@@ -24,12 +24,11 @@ _POWERS = np.array([pow(_STAMP_FACTOR, _BLOCK - 1 - i, 1 << 64) for i in range(_
 Tokens = npt.NDArray[np.int32]
 
 
-def root_digest(fingerprint: str, salt: str) -> bytes:
-    """Digest of the empty prefix. Lengths are written first, so no pair of (fingerprint, salt) reads like another."""
-    f, s = fingerprint.encode(), salt.encode()
-    return hashlib.blake2b(
-        len(f).to_bytes(8, "little") + f + len(s).to_bytes(8, "little") + s, digest_size=16, person=b"statemark-root"
-    ).digest()
+def root_digest(fingerprint: str, salt: str, adapter: str = "") -> bytes:
+    """Digest of the empty prefix. Lengths are written first, so that no other three names read like these."""
+    parts = [part.encode() for part in (fingerprint, salt, adapter)]
+    lengths_first = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+    return hashlib.blake2b(lengths_first, digest_size=16, person=b"statemark-root").digest()
 
 
 def chain(parent: bytes, tokens: bytes) -> bytes:

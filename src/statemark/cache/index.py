@@ -1,6 +1,6 @@
 """The prefix index: which pages and marks exist for which prefix. Finds, links and unlinks; owns no bytes.
 
-    root (fingerprint, salt)
+    root (fingerprint, salt, adapter)
       └─ node  = one full page: 16 token ids, a page id, chained digest
            ├─ node ...
            └─ marks at positions [16 * depth, 16 * depth + 15]: tail token ids, tail page, slot, stamp
@@ -12,6 +12,7 @@ A node lives while a mark or a deeper node hangs on it: a page that no mark can 
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -25,6 +26,9 @@ _RAW = 4 * PAGE_TOKENS
 class Node:
     """A full page of some prefix, or the empty prefix (`parent` and `page` None).
 
+    `marks` are filed by their tails; `onward`: the token ids of all children and the tails of all marks, sorted, so
+    that the one which agrees longest with a prompt is found by halving, however many conversations part here.
+
     `missing`: why a mark that hung here or should is not there (a name of `explain.WHY`); says why tokens are lost.
     """
 
@@ -34,7 +38,8 @@ class Node:
     parent: Node | None
     page: int | None
     children: dict[bytes, Node] = field(default_factory=dict)
-    marks: list[Mark] = field(default_factory=list)
+    marks: dict[bytes, Mark] = field(default_factory=dict)
+    onward: list[bytes] = field(default_factory=list)
     missing: str | None = None
 
 
@@ -102,11 +107,11 @@ class PrefixIndex:
         self._nodes: dict[bytes, Node] = {}  # roots too
         self._marks: dict[bytes, Mark] = {}
 
-    def root(self, salt: str) -> bytes:
-        return root_digest(self._fingerprint, salt)
+    def root(self, salt: str, adapter: str = "") -> bytes:
+        return root_digest(self._fingerprint, salt, adapter)
 
-    def chain(self, salt: str) -> PrefixChain:
-        return PrefixChain(self.root(salt))
+    def chain(self, salt: str, adapter: str = "") -> PrefixChain:
+        return PrefixChain(self.root(salt, adapter))
 
     def __len__(self) -> int:
         return len(self._marks)
@@ -135,16 +140,15 @@ class PrefixIndex:
         path = self._matched(prefix, tokens, raw)
         last = path[-1] if path else root
         rest = raw[_RAW * last.depth : _RAW * (last.depth + 1)]
-        ends = [*(child.tokens for child in last.children.values()), *(mark.tail for mark in last.marks)]
-        shared = last.depth * PAGE_TOKENS + max((_common(rest, end) for end in ends), default=0)
+        at = bisect_left(last.onward, rest)  # whoever agrees longest with it is its neighbour
+        near = (_common(rest, end) for end in last.onward[max(0, at - 1) : at + 1])
+        shared = last.depth * PAGE_TOKENS + max(near, default=0)
         best: Mark | None = None
         node: Node | None = last
         while best is None and node is not None:
-            for mark in node.marks:
-                if mark.position <= limit and (best is None or mark.position > best.position):
-                    start = _RAW * node.depth
-                    if raw[start : start + len(mark.tail)] == mark.tail:
-                        best = mark
+            start = _RAW * node.depth
+            if start <= 4 * limit:
+                best = _longest(node, raw[start : min(start + _RAW - 4, 4 * limit)])
             node = node.parent
         return Lookup(best, tuple(path), shared)
 
@@ -192,6 +196,7 @@ class PrefixIndex:
             part = raw[_RAW * (i - known) : _RAW * (i - known + 1)]
             child = Node(digest, i + 1, part, node, pages[i])
             self._nodes[digest] = node.children[digest] = child
+            insort(node.onward, part)
             new.append(child)
             node = child
         return node, new
@@ -202,7 +207,8 @@ class PrefixIndex:
         parent = _above(mark)
         below = list(_below(mark, parent))
         self._marks[mark.digest] = mark
-        mark.node.marks.append(mark)
+        mark.node.marks[mark.tail] = mark
+        insort(mark.node.onward, mark.tail)
         mark.parent = parent
         if parent is not None:
             parent.children[mark] = None
@@ -215,7 +221,8 @@ class PrefixIndex:
     def detach(self, mark: Mark) -> list[Node]:
         """Remove a mark; returns the nodes that nothing needs any more, deepest first, already unlinked."""
         del self._marks[mark.digest]
-        mark.node.marks.remove(mark)
+        del mark.node.marks[mark.tail]
+        _drop(mark.node.onward, mark.tail)
         parent = mark.parent
         if parent is not None:
             del parent.children[mark]
@@ -233,6 +240,7 @@ class PrefixIndex:
                 break
             dead.append(node)
             del node.parent.children[node.digest]
+            _drop(node.parent.onward, node.tokens)
             node = node.parent
         return dead
 
@@ -255,8 +263,13 @@ class PrefixIndex:
                     raise IntegrityError(f"page {node.page} hangs on a node that is gone")
                 if digest != chain(node.parent.digest, node.tokens):
                     raise IntegrityError(f"page {node.page} carries another prefix's digest")
-            for mark in node.marks:
+            ends = [*(child.tokens for child in node.children.values()), *node.marks]
+            if node.onward != sorted(ends):
+                raise IntegrityError(f"page {node.page} lists other ways on than it has")
+            for tail, mark in node.marks.items():
                 seen += 1
+                if mark.tail != tail:
+                    raise IntegrityError(f"mark at {mark.position} is filed under another tail")
                 self._check_mark(mark, node)
         if seen != len(self._marks):
             raise IntegrityError(f"{len(self._marks)} marks listed, {seen} linked")
@@ -285,38 +298,44 @@ def _common(a: bytes, b: bytes) -> int:
     return next(i for i in range(count) if a[4 * i : 4 * i + 4] != b[4 * i : 4 * i + 4])
 
 
+def _drop(ends: list[bytes], end: bytes) -> None:
+    del ends[bisect_left(ends, end)]
+
+
+def _longest(node: Node, onward: bytes) -> Mark | None:
+    """The mark of `node` with the longest tail that `onward` begins with."""
+    if node.marks:
+        for length in range(len(onward), -1, -4):
+            mark = node.marks.get(onward[:length])
+            if mark is not None:
+                return mark
+    return None
+
+
 def _above(mark: Mark) -> Mark | None:
     """The deepest other mark on the path to this one."""
-    node: Node | None = mark.node
-    onward = mark.tail
-    while node is not None:
-        best: Mark | None = None
-        for other in node.marks:
-            if (
-                len(other.tail) < len(onward)
-                and onward.startswith(other.tail)
-                and (best is None or other.position > best.position)
-            ):
-                best = other
-        if best is not None:
-            return best
-        onward, node = node.tokens, node.parent
-    return None
+    node = mark.node
+    found = _longest(node, mark.tail[:-4]) if mark.tail else None
+    while found is None and node.parent is not None:
+        found = _longest(node.parent, node.tokens[:-4])
+        node = node.parent
+    return found
 
 
 def _below(mark: Mark, parent: Mark | None) -> Iterator[Mark]:
     """The nearest marks after this new one on every path through it: so far, `parent` was the one before them."""
-    for other in mark.node.marks:
+    for other in mark.node.marks.values():
         if other.parent is parent and len(other.tail) > len(mark.tail) and other.tail.startswith(mark.tail):
             yield other
     nodes = [child for child in mark.node.children.values() if child.tokens.startswith(mark.tail)]
-    nodes = [child for child in nodes if not _passed(mark.node, child, mark.tail)]
+    nodes = [child for child in nodes if not _passed(mark.node, child, len(mark.tail))]
     while nodes:
         node = nodes.pop()
-        yield from (other for other in node.marks if other.parent is parent)
-        nodes += (child for child in node.children.values() if not _passed(node, child))
+        yield from (other for other in node.marks.values() if other.parent is parent)
+        nodes += (child for child in node.children.values() if not _passed(node, child, -1))
 
 
-def _passed(node: Node, child: Node, after: bytes | None = None) -> bool:
-    """Whether a mark of `node` (with a tail longer than `after`) lies on the path to `child`."""
-    return any(child.tokens.startswith(m.tail) for m in node.marks if after is None or len(m.tail) > len(after))
+def _passed(node: Node, child: Node, after: int) -> bool:
+    """Whether a mark of `node` with a tail of more than `after` bytes lies on the path to `child`."""
+    found = _longest(node, child.tokens[:-4])
+    return found is not None and len(found.tail) > after

@@ -30,6 +30,10 @@ from statemark.errors import IntegrityError
 Stamps = npt.NDArray[np.uint64]
 
 _JUNCTION = PAGE_TOKENS  # tokens that a junction must save to be worth a mark
+# Writing a 0.8B model's mark takes about as long as computing one or two tokens: at most one for 64 new ones keeps what
+# a prompt pays for marks that nobody will use below 3 %. The first four are worth more than that.
+_TOKENS_A_MARK = 64
+_ALWAYS = 4
 
 
 @dataclass(eq=False)
@@ -182,7 +186,7 @@ class CacheManager:
         """Positions to mark while the rest of this prompt is computed, ascending, with their kind."""
         found = lease.lookup
         junction = found.shared if found is not None and found.shared - lease.cached >= _JUNCTION else None
-        limit = self.marks_per_request
+        limit = min(self.marks_per_request, max(_ALWAYS, (prompt_tokens - lease.cached) // _TOKENS_A_MARK))
         return plan_marks(prompt_tokens, turns, lease.cached, limit, junction=junction, spacing=self._spacing)
 
     def mark_slot(self, lease: Lease, position: int, kind: str, onward: int | None = None) -> int | None:

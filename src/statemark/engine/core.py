@@ -352,6 +352,10 @@ class Engine:
         ids = request.prompt_token_ids
         if request.request_id in self._live:
             raise InvalidRequestError(f"request id {request.request_id!r} is in use", param="request_id")
+        if request.adapter:
+            raise InvalidRequestError(
+                f"adapter {request.adapter!r} is not loaded: this engine runs the base model alone", param="adapter"
+            )
         if not ids:
             raise InvalidRequestError("the prompt is empty", hint="give at least one token", param="prompt")
         if len(ids) >= self.max_model_len:

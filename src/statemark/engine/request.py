@@ -16,7 +16,8 @@ class EngineRequest:
     `turn_positions`: token counts p (0 < p < P) at which a chat message ends as rendered; wanted as marks.
     `turn_roles`: whose text begins at 0 and at each of them, for explanations; empty if nobody knows.
     `eos_token_ids`: ids that end the answer unless `params.ignore_eos`.
-    `cache_salt`: requests with different salts share nothing.
+    `cache_salt`: requests with different salts share nothing. `adapter`: what changes the weights, "" for nothing; part
+    of every cached prefix's name.
     `use_cache`: False neither reads nor writes the prefix cache.
     """
 
@@ -27,6 +28,7 @@ class EngineRequest:
     turn_positions: tuple[int, ...] = ()
     turn_roles: tuple[str, ...] = ()
     cache_salt: str = ""
+    adapter: str = ""
     use_cache: bool = True
 
 

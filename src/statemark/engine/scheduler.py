@@ -132,7 +132,7 @@ class Scheduler:
 
     def _begin(self, seq: Sequence, read: bool) -> Lease | None:
         if seq.chain is None:
-            seq.chain = self.cache.index.chain(seq.request.cache_salt)
+            seq.chain = self.cache.index.chain(seq.request.cache_salt, seq.request.adapter)
         lease = self.cache.begin(seq.request.cache_salt, seq.tokens, use_cache=read, chain=seq.chain)
         if lease is not None and not self.cache.grow(lease, lease.cached + 1):
             self.cache.release(lease)

@@ -24,7 +24,7 @@ class Conversation:
     continues: bool = False
     template_kwargs: Mapping[str, Any] | None = None
 
-    async def render(self, state: ServerState, model: ServedModel) -> ChatPrompt:
+    async def render(self, state: ServerState, model: ServedModel, cache_salt: str = "") -> ChatPrompt:
         return await state.text.run(
             model.render_chat,
             self.messages,
@@ -32,18 +32,20 @@ class Conversation:
             add_generation_prompt=self.add_generation_prompt,
             continue_final_message=self.continues,
             template_kwargs=self.template_kwargs,
+            cache_salt=cache_salt,
         )
 
     async def request(
         self, state: ServerState, model: ServedModel, params: SamplingParams, *, prefix: str, cache_salt: str | None
     ) -> EngineRequest:
         """`prefix` is how ids begin in the API that asks."""
-        prompt = await self.render(state, model)
+        prompt = await self.render(state, model, cache_salt or "")
         return EngineRequest(
             request_id=f"{prefix}{uuid.uuid4().hex}",
             prompt_token_ids=tuple(prompt.token_ids),
             params=params,
             eos_token_ids=model.eos_token_ids,
             turn_positions=prompt.turn_positions,
+            turn_roles=prompt.turn_roles,
             cache_salt=cache_salt or "",
         )
