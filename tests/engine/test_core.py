@@ -372,3 +372,15 @@ def test_an_adapter_that_is_not_loaded_is_refused_by_name():
         e.add_request(replace(request("a", text(5)), adapter="x"))
     assert caught.value.param == "adapter"
     assert not e.has_work()
+
+
+def test_who_waits_goes_by_priority_then_by_arrival():
+    e = engine(max_num_seqs=1)
+    e.add_request(replace(request("running", [1, 2, 3], max_tokens=1), priority=9))
+    e.step()
+    for name, priority in (("a", 1), ("b", 0), ("c", 5), ("d", -1), ("e", 0), ("f", 1)):
+        e.add_request(replace(request(name, [1, 2, 3], max_tokens=1), priority=priority))
+    order = []
+    while e.has_work():
+        order += [out.request_id for out in e.step() if out.finish_reason]
+    assert "".join(order) == "dbeafc"

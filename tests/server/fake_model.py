@@ -56,6 +56,8 @@ class FakeModel:
             )
         if max(request.prompt_token_ids, default=-1) >= VOCAB or not request.prompt_token_ids:
             raise InvalidRequestError("token id outside the vocabulary, or no token at all", param="prompt")
+        if request.request_id in self.requests:
+            raise InvalidRequestError(f"request id {request.request_id!r} is in use", param="request_id")
         if "!refuse" in self.decode(request.prompt_token_ids):
             raise RuntimeError("adding failed")
         self.requests[request.request_id] = request

@@ -19,6 +19,7 @@ class EngineRequest:
     `cache_salt`: requests with different salts share nothing. `adapter`: what changes the weights, "" for nothing; part
     of every cached prefix's name.
     `use_cache`: False neither reads nor writes the prefix cache.
+    `priority`: who waits goes in the order of this number, the smallest first, and of arrival among equals.
     """
 
     request_id: str
@@ -30,6 +31,7 @@ class EngineRequest:
     cache_salt: str = ""
     adapter: str = ""
     use_cache: bool = True
+    priority: int = 0
 
 
 @dataclass(frozen=True)

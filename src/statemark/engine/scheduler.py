@@ -39,7 +39,11 @@ class Scheduler:
         self._max_seqs = max_num_seqs
 
     def add(self, seq: Sequence) -> None:
-        self.waiting.append(seq)
+        """Behind all that wait with its priority or a more urgent one."""
+        place = len(self.waiting)
+        while place and self.waiting[place - 1].request.priority > seq.request.priority:
+            place -= 1
+        self.waiting.insert(place, seq)
 
     def add_first(self, seqs: list[Sequence]) -> None:
         self.waiting.extendleft(reversed(seqs))

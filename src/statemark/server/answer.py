@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ from statemark.cache import Explanation
 from statemark.engine.outputs import TextDelta
 from statemark.engine.request import EngineRequest, TokenLogprobs
 from statemark.server.job import Job
+from statemark.server.protocol import StreamOptions
 
 
 @dataclass
@@ -28,6 +29,20 @@ class Choice:
         self.logprobs.extend(delta.logprobs or ())
         if delta.finish_reason is not None:
             self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
+
+
+class StreamUsage:
+    """What a stream's frames say about usage: nothing, null until the last frame, or the count so far."""
+
+    def __init__(self, options: StreamOptions | None, count: Callable[[], dict[str, Any]]) -> None:
+        self.wanted = options is not None and options.include_usage
+        self._each = options is not None and options.continuous_usage_stats
+        self._count = count
+
+    def now(self) -> dict[str, Any]:
+        if self._each:
+            return {"usage": self._count()}
+        return {"usage": None} if self.wanted else {}
 
 
 class Answer:

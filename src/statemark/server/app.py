@@ -25,6 +25,7 @@ from statemark.server.completions import completions
 from statemark.server.endpoint import JsonEndpoint
 from statemark.server.errors import ApiError, JsonResponse, from_exception, from_status
 from statemark.server.job import FailedRequestError, OverloadedError, ShuttingDownError
+from statemark.server.metrics import Metrics, metrics
 from statemark.server.responses.endpoint import responses
 from statemark.server.served import ServedModel
 from statemark.server.state import ServerState, Settings
@@ -37,11 +38,13 @@ _OPEN = frozenset({"/health", "/version", "/metrics"})
 
 def build_app(load: Callable[[], ServedModel], settings: Settings) -> Starlette:
     """`load` runs in the engine thread once the application has started; `/health` says 503 until it is done."""
-    state = ServerState(settings, AsyncEngine(load, max_waiting=settings.max_waiting))
+    watch = Metrics()
+    state = ServerState(settings, AsyncEngine(load, max_waiting=settings.max_waiting, watch=watch), watch)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         state.engine.start()
+        state.engine.ready.add_done_callback(lambda _: watch.loaded(state.engine.backend))
         yield
         await state.engine.stop()
         state.text.close()
@@ -53,6 +56,7 @@ def build_app(load: Callable[[], ServedModel], settings: Settings) -> Starlette:
     app = Starlette(
         routes=[
             Route("/health", admin.health),
+            Route("/metrics", metrics),
             Route("/version", admin.version),
             Route("/v1/models", admin.models),
             Route("/v1/models/{name:path}", admin.one_model),

@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from statemark.engine.request import EngineRequest
 from statemark.errors import InvalidRequestError
 from statemark.server.job import FailedRequestError, Job, OverloadedError, ShuttingDownError
+from statemark.server.record import Unwatched, Watch
 
 log = logging.getLogger("statemark.server")
 
@@ -52,7 +53,8 @@ class AsyncEngine(Generic[B]):
     Beyond the choices that run at once, at most `max_waiting` wait; more is `OverloadedError`, never memory growth.
     """
 
-    def __init__(self, load: Callable[[], B], *, max_waiting: int) -> None:
+    def __init__(self, load: Callable[[], B], *, max_waiting: int, watch: Watch | None = None) -> None:
+        self.watch = watch or Unwatched()
         self.max_waiting = max_waiting
         self.held = 0  # choices admitted and not released; event loop only, like `jobs`
         self.jobs: set[Job] = set()
@@ -95,8 +97,10 @@ class AsyncEngine(Generic[B]):
                 param="n",
             )
         if self.held + size > limit:
+            self.watch.refused()
             raise OverloadedError
-        job = Job(requests, self._release)
+        job = Job(requests, self._release, self.watch)
+        self.watch.submitted(job.record)
         self.held += size
         self.jobs.add(job)
         self._commands.put(lambda: self._add(job))
@@ -123,6 +127,7 @@ class AsyncEngine(Generic[B]):
     def _release(self, job: Job) -> None:
         self.jobs.discard(job)
         self.held -= sum(request.params.n for request in job.requests)
+        self.watch.released(job.record)
         self._commands.put(lambda: self._drop(job))
 
     async def drain(self, grace: float, hurry: Callable[[], bool] = lambda: False) -> None:
@@ -190,7 +195,8 @@ class AsyncEngine(Generic[B]):
     def _drop(self, job: Job) -> None:
         """Nobody waits for the job any more: abort what hasn't ended by itself."""
         for request in job.requests:
-            if self._live.pop(request.request_id, None) is not None:
+            if self._live.get(request.request_id) is job:  # an id that was refused as in use is another job's
+                del self._live[request.request_id]
                 self._abort(request.request_id)
 
     def _abort(self, request_id: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -13,9 +12,11 @@ from starlette.responses import Response
 from statemark.engine.params import MAX_LOGPROBS
 from statemark.engine.request import EngineRequest
 from statemark.server import logprobs as formats
-from statemark.server.answer import Answer, Choice
+from statemark.server.answer import Answer, Choice, StreamUsage
+from statemark.server.conversation import Conversation
 from statemark.server.endpoint import DONE, EventStream, sse
 from statemark.server.errors import JsonResponse, bad_request, from_exception
+from statemark.server.handling import handling
 from statemark.server.job import Job
 from statemark.server.messages import template_messages
 from statemark.server.protocol import ChatRequest
@@ -83,25 +84,14 @@ class _Call:
         params = sampling_params(
             request, model.sampling_defaults, max_tokens=max_tokens, logprobs=_top_logprobs(request)
         )
-        prompt = await state.text.run(
-            model.render_chat,
-            messages,
+        conversation = Conversation(
+            messages=messages,
             tools=None if request.tool_choice == "none" else request.tools,
             add_generation_prompt=request.add_generation_prompt,
-            continue_final_message=request.continue_final_message,
+            continues=request.continue_final_message,
             template_kwargs=request.chat_template_kwargs,
-            cache_salt=request.cache_salt or "",
         )
-        engine_request = EngineRequest(
-            request_id=f"chatcmpl-{uuid.uuid4().hex}",
-            prompt_token_ids=tuple(prompt.token_ids),
-            params=params,
-            eos_token_ids=model.eos_token_ids,
-            turn_positions=prompt.turn_positions,
-            turn_roles=prompt.turn_roles,
-            cache_salt=request.cache_salt or "",
-        )
-        return cls(request, model, engine_request)
+        return cls(request, model, await conversation.request(state, model, params, handling(request, "chatcmpl-")))
 
     def whole(self, answer: Answer) -> dict[str, Any]:
         choices = []
@@ -122,29 +112,28 @@ class _Call:
     async def stream(self, job: Job) -> AsyncGenerator[bytes, None]:
         """A role frame a choice, its text, its finish frame; then usage if asked for; a failure is an error frame."""
         answer = Answer([self.request])
-        include_usage = self.asked.stream_options is not None and self.asked.stream_options.include_usage
-        plain = {"object": "chat.completion.chunk"} | self.head
-        head = plain | ({"usage": None} if include_usage else {})
+        usage = StreamUsage(self.asked.stream_options, answer.usage)
+        head = {"object": "chat.completion.chunk"} | self.head
         begun: set[int] = set()
         try:
             async for delta in job:
                 answer.add(delta)
                 if delta.index not in begun:
                     first = self._frame(delta.index, {"role": "assistant", "content": ""})
-                    yield sse(head | {"choices": [first]} | ({} if begun else self._prompt(answer)))
+                    yield sse(head | {"choices": [first]} | usage.now() | ({} if begun else self._prompt(answer)))
                     begun.add(delta.index)
                 piece = Choice()
                 piece.add(delta)
                 shown = self.asked.return_token_ids or self.asked.logprobs
                 if delta.text or (delta.token_ids and shown):
                     frame = self._frame(delta.index, {"content": delta.text}, piece)
-                    yield sse(head | {"choices": [frame]})
+                    yield sse(head | {"choices": [frame]} | usage.now())
                 if delta.finish_reason is not None:
                     last = self._frame(delta.index, {})
                     last |= {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
-                    yield sse(head | {"choices": [last]})
-            if include_usage:
-                yield sse(plain | {"choices": [], "usage": answer.usage()})
+                    yield sse(head | {"choices": [last]} | usage.now())
+            if usage.wanted:
+                yield sse(head | {"choices": [], "usage": answer.usage()})
         except Exception as error:
             yield sse(from_exception(error).body())
         yield DONE

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,9 +12,10 @@ from starlette.responses import Response
 
 from statemark.engine.request import EngineRequest, TokenLogprobs
 from statemark.server import logprobs as formats
-from statemark.server.answer import Answer, Choice
+from statemark.server.answer import Answer, Choice, StreamUsage
 from statemark.server.endpoint import DONE, EventStream, sse
 from statemark.server.errors import JsonResponse, bad_request, from_exception
+from statemark.server.handling import handling
 from statemark.server.job import Job
 from statemark.server.protocol import CompletionRequest
 from statemark.server.sampling import sampling_params
@@ -94,14 +94,14 @@ class _Call:
             return ids, texts
 
         ids, texts = await state.text.run(encode_all)
-        name = f"cmpl-{uuid.uuid4().hex}"
+        how = handling(request, "cmpl-")
         requests = [
             EngineRequest(
-                request_id=f"{name}-{number}",
+                request_id=f"{how.name}-{number}",
                 prompt_token_ids=tuple(prompt_ids),
                 params=params,
                 eos_token_ids=model.eos_token_ids,
-                cache_salt=request.cache_salt or "",
+                **how.engine_fields(),
             )
             for number, prompt_ids in enumerate(ids)
         ]
@@ -118,8 +118,7 @@ class _Call:
     async def stream(self, job: Job) -> AsyncGenerator[bytes, None]:
         """Frames to the end of all choices; a failure becomes an error frame."""
         answer = Answer(self.requests)
-        include_usage = self.asked.stream_options is not None and self.asked.stream_options.include_usage
-        head = self.head | ({"usage": None} if include_usage else {})
+        usage = StreamUsage(self.asked.stream_options, lambda: self._usage(answer))
         offsets: dict[tuple[int, int], int] = {}  # characters sent so far, of each choice that has begun
         try:
             async for delta in job:
@@ -129,8 +128,8 @@ class _Call:
                 piece.add(delta)
                 part = self._part(answer, *key, piece, first=key not in offsets, offset=offsets.get(key, 0))
                 offsets[key] = offsets.get(key, 0) + len(part["text"])
-                yield sse(head | {"choices": [part]})
-            if include_usage:
+                yield sse(self.head | {"choices": [part]} | usage.now())
+            if usage.wanted:
                 yield sse(self.head | {"choices": [], "usage": self._usage(answer)})
         except Exception as error:
             yield sse(from_exception(error).body())

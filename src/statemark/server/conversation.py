@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from statemark.engine.chat import ChatPrompt
 from statemark.engine.params import SamplingParams
 from statemark.engine.request import EngineRequest
+from statemark.server.handling import Handling
 from statemark.server.served import ServedModel
 from statemark.server.state import ServerState
 
@@ -24,7 +24,7 @@ class Conversation:
     continues: bool = False
     template_kwargs: Mapping[str, Any] | None = None
 
-    async def render(self, state: ServerState, model: ServedModel, cache_salt: str = "") -> ChatPrompt:
+    async def render(self, state: ServerState, model: ServedModel, *, cache_salt: str = "") -> ChatPrompt:
         return await state.text.run(
             model.render_chat,
             self.messages,
@@ -36,16 +36,15 @@ class Conversation:
         )
 
     async def request(
-        self, state: ServerState, model: ServedModel, params: SamplingParams, *, prefix: str, cache_salt: str | None
+        self, state: ServerState, model: ServedModel, params: SamplingParams, handling: Handling
     ) -> EngineRequest:
-        """`prefix` is how ids begin in the API that asks."""
-        prompt = await self.render(state, model, cache_salt or "")
+        prompt = await self.render(state, model, cache_salt=handling.cache_salt)
         return EngineRequest(
-            request_id=f"{prefix}{uuid.uuid4().hex}",
+            request_id=handling.name,
             prompt_token_ids=tuple(prompt.token_ids),
             params=params,
             eos_token_ids=model.eos_token_ids,
             turn_positions=prompt.turn_positions,
             turn_roles=prompt.turn_roles,
-            cache_salt=cache_salt or "",
+            **handling.engine_fields(),
         )

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from statemark.engine.request import EngineRequest
+from statemark.server.record import Record, Unwatched, Watch
 
 
 class OverloadedError(Exception):
@@ -27,8 +28,12 @@ class Job:
     `put` and everything but `choice_ended` belong to the event loop; `choice_ended` to the engine thread.
     """
 
-    def __init__(self, requests: Sequence[EngineRequest], release: Callable[[Job], None]) -> None:
+    def __init__(
+        self, requests: Sequence[EngineRequest], release: Callable[[Job], None], watch: Watch | None = None
+    ) -> None:
         self.requests = tuple(requests)
+        self.record = Record(self.requests)
+        self._watch = watch or Unwatched()
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._release = release
         self._unfinished = {request.request_id: request.params.n for request in requests}
@@ -41,8 +46,12 @@ class Job:
 
     def put(self, item: Any) -> None:
         """One delta; None ends the job, an exception ends it as a failure."""
-        if isinstance(item, Exception) and not self.accepted.done():
-            self.accepted.set_exception(item)
+        if isinstance(item, Exception):
+            self.record.failed |= isinstance(item, FailedRequestError)
+            if not self.accepted.done():
+                self.accepted.set_exception(item)
+        elif item is not None:
+            self._watch.news(self.record, item)
         self._news.put_nowait(item)
 
     def choice_ended(self, request_id: str) -> bool:

@@ -26,13 +26,24 @@ class Struct(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 class StreamOptions(Struct):
     include_usage: bool = False
+    continuous_usage_stats: bool = False  # usage so far in every frame
+    include_obfuscation: bool = False  # padding against who counts bytes on the wire; there is none
 
 
 class ResponseFormat(Struct):
     type: str
 
 
-class CommonRequest(Struct):
+class HandledRequest(Struct):
+    """How a request wants to be treated, in every API; see `handling`. The names are vLLM's and llama-server's."""
+
+    request_id: str | None = None
+    priority: int = 0  # a smaller number is served earlier
+    cache_salt: str | None = None
+    cache_prompt: bool = True
+
+
+class CommonRequest(HandledRequest):
     """What /v1/completions and /v1/chat/completions share."""
 
     model: str | None = None
@@ -57,9 +68,14 @@ class CommonRequest(Struct):
     skip_special_tokens: bool | None = None
     prompt_logprobs: int | None = None
     return_token_ids: bool = False
-    cache_salt: str | None = None
     explain_cache: bool = False  # ours: say what the prefix cache had for the prompt, and what stood in the way
-    user: str | None = None  # OpenAI's note of who asked; it changes nothing here
+    # OpenAI's notes of who asked and how to file it; they change nothing here.
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    metadata: dict[str, str] | None = None
+    service_tier: str | None = None
+    store: bool | None = None
 
 
 class CompletionRequest(CommonRequest, kw_only=True):

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from statemark.server.async_engine import AsyncEngine
 from statemark.server.errors import ApiError
+from statemark.server.metrics import Metrics
 from statemark.server.protocol import Struct, parse
 from statemark.server.served import ServedModel
 from statemark.server.text_work import TextWorkers
@@ -33,6 +34,7 @@ class ServerState:
 
     settings: Settings
     engine: AsyncEngine[ServedModel]
+    metrics: Metrics
     text: TextWorkers = field(default_factory=TextWorkers)
 
     def parse(self, body: bytes, kind: type[T]) -> T:

@@ -11,6 +11,7 @@ from statemark.server.anthropic.convert import conversation
 from statemark.server.anthropic.protocol import CountRequest, MessagesRequest
 from statemark.server.endpoint import EventStream
 from statemark.server.errors import JsonResponse, bad_request
+from statemark.server.handling import handling
 from statemark.server.parts import PlainReader
 from statemark.server.sampling import given_params
 from statemark.server.state import ServerState
@@ -30,7 +31,7 @@ async def messages(http: Request, body: bytes) -> Response:
         "stop": asked.stop_sequences,
     }
     params = given_params(given, model.sampling_defaults)
-    request = await conversation(asked).request(state, model, params, prefix="msg_", cache_salt=asked.cache_salt)
+    request = await conversation(asked).request(state, model, params, handling(asked, "msg_"))
     job = await state.engine.submit([request])
     writer = MessageWriter(model, request, PlainReader())
     if asked.stream:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from statemark.server.protocol import Struct
+from statemark.server.protocol import HandledRequest, Struct
 
 CacheControl = dict[str, Any] | None  # accepted and without effect: every prompt is cached, to the token
 
@@ -79,7 +79,7 @@ class OutputConfig(Struct):
     format: dict[str, Any] | None = None
 
 
-class CountRequest(Struct):
+class CountRequest(HandledRequest, kw_only=True):
     """Fields that decide the prompt."""
 
     messages: list[InputMessage]
@@ -104,5 +104,4 @@ class MessagesRequest(CountRequest, kw_only=True):
     metadata: dict[str, Any] | None = None  # who asked; it changes nothing here
     service_tier: str | None = None
     inference_geo: str | None = None
-    seed: int | None = None  # ours, like the next one
-    cache_salt: str | None = None
+    seed: int | None = None  # ours

@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from statemark.server.endpoint import EventStream
 from statemark.server.errors import JsonResponse, bad_request
+from statemark.server.handling import handling
 from statemark.server.parts import PlainReader
 from statemark.server.responses.answer import ResponseWriter
 from statemark.server.responses.convert import conversation
@@ -28,7 +29,7 @@ async def responses(http: Request, body: bytes) -> Response:
         "max_tokens": asked.max_output_tokens,
     }
     params = given_params(given, model.sampling_defaults)
-    request = await conversation(asked).request(state, model, params, prefix="resp_", cache_salt=asked.cache_salt)
+    request = await conversation(asked).request(state, model, params, handling(asked, "resp_"))
     job = await state.engine.submit([request])
     writer = ResponseWriter(asked, model, request, PlainReader())
     if asked.stream:

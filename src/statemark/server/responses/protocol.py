@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from statemark.server.protocol import Struct
+from statemark.server.protocol import HandledRequest, Struct
 
 
 class TextPart(Struct):
@@ -88,7 +88,7 @@ class StreamOptions(Struct):
     include_obfuscation: bool | None = None
 
 
-class ResponsesRequest(Struct):
+class ResponsesRequest(HandledRequest, kw_only=True):
     """Fields without a note do what OpenAI says; `store` has no effect, since nothing is stored."""
 
     input: str | list[Item]
@@ -120,7 +120,6 @@ class ResponsesRequest(Struct):
     # Ours, as in /v1/chat/completions.
     top_k: int | None = None
     seed: int | None = None
-    cache_salt: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
     @classmethod
