@@ -35,6 +35,7 @@ class ToyExecutor:
         self.page_bytes = page_bytes
         self.slot_bytes = slot_bytes
         self.fingerprint = "toy"
+        self.precision = self.isa = "none"
         self.check_stamps = True
         self.released: list[tuple[str, int]] = []
         self.largest_step = 0
@@ -54,6 +55,15 @@ class ToyExecutor:
     def release_slot(self, slot: int) -> None:
         self.released.append(("slot", slot))
         self.states[slot] = 0
+
+    def page_memory(self, page: int) -> memoryview:
+        return memoryview(self.pages[page]).cast("B")
+
+    def slot_memory(self, slot: int) -> memoryview:
+        return memoryview(self.states[slot : slot + 1]).cast("B")
+
+    def set_stamps(self, slot: int, stamps: np.ndarray) -> None:
+        self._stamps[slot] = stamps
 
     def stamps(self, slot: int) -> np.ndarray:
         return self._stamps[slot]

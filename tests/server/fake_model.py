@@ -82,6 +82,9 @@ class FakeModel:
         dropped, self.known = len(self.known), []
         return dropped
 
+    def close(self) -> None:
+        self.closed = True
+
     def has_work(self) -> bool:
         return bool(self.requests)
 

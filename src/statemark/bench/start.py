@@ -52,7 +52,9 @@ def start_engine(
     model = load_model(folder, runtime=runtime, dtype=dtype, max_model_len=settings.longest, progress=progress)
     spec = model.spec
     pages = -(-settings.longest // PAGE_TOKENS)
-    chosen = {} if max_num_batched_tokens is None else {"max_num_batched_tokens": max_num_batched_tokens}
+    chosen: dict[str, Any] = (
+        {} if max_num_batched_tokens is None else {"max_num_batched_tokens": max_num_batched_tokens}
+    )
     engine = Engine(
         ModelExecutor(model, runtime),
         Sampler(runtime),

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,9 @@ from statemark.cache.integrity import check_holders
 from statemark.cache.plan import plan_marks
 from statemark.cache.value import EDGE, HEADS, EvictionOrder
 from statemark.errors import IntegrityError
+
+if TYPE_CHECKING:
+    from statemark.cache.disk.tier import DiskTier
 
 Stamps = npt.NDArray[np.uint64]
 
@@ -75,6 +79,7 @@ class CacheManager:
         self.index = PrefixIndex(fingerprint)
         self.enabled = enabled
         self.counters: Counter[str] = Counter()
+        self.disk: DiskTier | None = None  # set by whoever opens one
         self.order = EvictionOrder(policy, budget.pages.item_bytes, budget.slots.item_bytes)
         # A request may not turn the whole cache over for its own marks.
         self.marks_per_request = max(8, budget.slots.capacity // 4)
@@ -98,14 +103,14 @@ class CacheManager:
         found = self.find(salt, tokens, chain) if self.enabled and use_cache else Lookup(None, ())
         mark = found.mark
         if mark is not None:
-            self._pin(mark)  # making room below must not evict it
-        slot = self._slot()
-        head = self._page() if slot is not None and mark is not None and mark.tail_page is not None else None
+            self.pin(mark)  # making room below must not evict it
+        slot = self.take_slot()
+        head = self.take_page() if slot is not None and mark is not None and mark.tail_page is not None else None
         if slot is None or (mark is not None and mark.tail_page is not None and head is None):
             if slot is not None:
                 self.budget.slots.drop(slot)
             if mark is not None:
-                self._unpin(mark)
+                self.unpin(mark)
             return None
         if mark is None:
             seed = stamp_seed(chain.root)
@@ -146,10 +151,14 @@ class CacheManager:
         if said.lost:
             self.counters[f"tokens_lost_{said.veto}"] += said.lost
 
+    def fetch(self, tokens: Tokens, chain: PrefixChain) -> int:
+        """Bring what the disk has of a prompt, beyond what is here, into memory; tokens that this gains."""
+        return self.disk.fetch(chain, tokens) if self.disk is not None and self.enabled else 0
+
     def grow(self, lease: Lease, tokens: int) -> bool:
         """Make the lease's pages cover `tokens` tokens; False when there is no room (what it got stays)."""
         while len(lease.pages) * PAGE_TOKENS < tokens:
-            page = self._page()
+            page = self.take_page()
             if page is None:
                 return False
             lease.pages.append(page)
@@ -158,7 +167,7 @@ class CacheManager:
     def started(self, lease: Lease) -> None:
         """The first step has read the source mark and copied its page: neither is needed any more."""
         if lease.source is not None:
-            self._unpin(lease.source, used=True)
+            self.unpin(lease.source, used=True)
             lease.source = None
         lease.page_copy = None
 
@@ -197,7 +206,7 @@ class CacheManager:
         """
         if not self.enabled:
             return None
-        slot = self._slot(self.order.candidate(kind, position, lease.last_mark, onward))
+        slot = self.take_slot(self.order.candidate(kind, position, lease.last_mark, onward))
         if slot is None:
             lease.refused.append(position)
             self.counters["marks_without_room"] += 1
@@ -254,6 +263,8 @@ class CacheManager:
         self.order.touch(mark)
         if kind in HEADS:
             self._supersede(lease)
+        if self.disk is not None:
+            self.disk.offer(mark)
         return mark
 
     def _note_refused(self, lease: Lease, new: list[Node]) -> None:
@@ -272,6 +283,8 @@ class CacheManager:
             old.superseded = True
             for mark in old.marks:
                 self.order.update(mark)
+                if self.disk is not None and mark.kind in HEADS:
+                    self.disk.superseded(mark)
 
     def _share(self, lease: Lease, node: Node) -> None:
         """Use the index's page where the lease computed its own copy of the same prefix: equal bits, half the bytes."""
@@ -286,7 +299,9 @@ class CacheManager:
         lease.shared_pages = max(lease.shared_pages, node.depth)
 
     def discard(self, mark: Mark) -> None:
-        """Drop a mark that turned out damaged. Nobody may be reading it."""
+        """Drop a mark that turned out damaged, on disk too. Nobody may be reading it."""
+        if self.disk is not None:
+            self.disk.forget(mark)
         if mark.pins:
             raise IntegrityError(f"mark at {mark.position} is being read by {mark.pins} sequences")
         mark.node.missing = DAMAGED
@@ -294,7 +309,9 @@ class CacheManager:
         self.counters["marks_discarded"] += 1
 
     def reset(self) -> int:
-        """Forget every mark that no running sequence is reading; returns how many went."""
+        """Forget every mark that no running sequence is reading, on disk too; returns how many went from memory."""
+        if self.disk is not None:
+            self.disk.clear()
         gone = [m for m in self.index.marks() if not m.pins]
         for mark in gone:
             self._evict(mark)
@@ -302,23 +319,26 @@ class CacheManager:
 
     # --- room -----------------------------------------------------------------------------------------------
 
-    def _page(self) -> int | None:
+    def take_page(self) -> int | None:
         while (page := self.budget.try_page()) is None:
-            if not self._evict_one():
+            if not self._evict_one() and not self._relieve():
                 return None
         return page
 
-    def _slot(self, below: float | None = None) -> int | None:
+    def take_slot(self, below: float | None = None) -> int | None:
         while (slot := self.budget.try_slot()) is None:
-            if not self._evict_one(below):
+            if not self._evict_one(below) and not (below is None and self._relieve()):
                 return None
         return slot
 
-    def _pin(self, mark: Mark) -> None:
+    def _relieve(self) -> bool:
+        return self.disk is not None and self.disk.relieve()
+
+    def pin(self, mark: Mark) -> None:
         mark.pins += 1
         self.order.drop(mark)
 
-    def _unpin(self, mark: Mark, *, used: bool = False) -> None:
+    def unpin(self, mark: Mark, *, used: bool = False) -> None:
         mark.pins -= 1
         if used:
             self.order.touch(mark)
@@ -359,5 +379,7 @@ class CacheManager:
         if wrong is not None:
             raise IntegrityError(wrong)
         sources = Counter(lease.source.digest for lease in leases if lease.source is not None)
+        if self.disk is not None:
+            sources += self.disk.pins()
         slots = [lease.slot for lease in leases] + (pending_slots or [])
         check_holders(self.budget, self.index, [lease.pages for lease in leases], slots, sources)

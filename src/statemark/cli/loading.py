@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from statemark.cli.options import EngineOptions
 from statemark.cli.talk import Progress, say
 from statemark.engine.llm import bundled_model
@@ -39,6 +41,9 @@ def load(
             model = LoadedModel.load(path, name=name, progress=progress, **arguments)
     finally:
         progress.clear()
+    context = click.get_current_context(silent=True)  # none where a server loads it, which ends it as well
+    if context is not None:
+        context.call_on_close(model.close)
     for notice in model.notices:
         say(f"note: {notice}")
     return model

@@ -38,6 +38,8 @@ class EngineOptions:
     isa: str | None
     threads: int
     cache_memory: int | None
+    cache_dir: str | None
+    cache_disk: int | None
     max_model_len: int | None
     max_num_seqs: int | None
     max_num_batched_tokens: int | None
@@ -51,6 +53,8 @@ class EngineOptions:
             "enable_prefix_caching": self.prefix_caching,
             "isa": self.isa,
             "cache_memory": self.cache_memory,
+            "cache_dir": self.cache_dir,
+            "cache_disk": self.cache_disk,
             "max_model_len": self.max_model_len,
             "max_num_seqs": self.max_num_seqs,
             "max_num_batched_tokens": self.max_num_batched_tokens,
@@ -75,6 +79,10 @@ _ENGINE_FLAGS: list[Decorator] = [
         "--isa", type=click.Choice(["avx512_bf16", "avx2", "portable"]), help="Instruction set.  [default: the best]"
     ),
     click.option("--cache-memory", type=SizeType(), help="Bytes for pages and marks, such as 2GiB."),
+    click.option("--cache-dir", metavar="FOLDER", help="Keep computed prefixes here, for later runs too."),
+    click.option(
+        "--cache-disk", type=SizeType(), help="Bytes that --cache-dir may take.  [default: half of what is free there]"
+    ),
     click.option("--max-model-len", type=click.IntRange(min=2), help="Longest prompt plus answer, in tokens."),
     click.option("--max-num-seqs", type=click.IntRange(min=1), help="Sequences that run at once."),
     click.option("--max-num-batched-tokens", type=click.IntRange(min=1), help="Tokens in one engine step."),

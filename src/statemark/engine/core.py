@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from typing import Any
 
 from statemark.cache import PAGE_TOKENS, Budget, CacheManager
+from statemark.engine.disk import DiskOptions, open_tier
 from statemark.engine.executor import Executor
 from statemark.engine.request import EngineRequest, StepOutput, TokenLogprobs
 from statemark.engine.sampler import Sampler, SamplerState
@@ -31,6 +33,7 @@ class Engine:
 
     `max_num_batched_tokens`: tokens computed in a step, at least `max_num_seqs`. `cache_bytes`: pages and states of
     running sequences and of the prefix cache together. `max_model_len` None means what model and cache can hold.
+    `disk`: where marks are kept beyond memory and this process.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class Engine:
         cache_bytes: int,
         enable_prefix_caching: bool = True,
         max_model_len: int | None = None,
+        disk: DiskOptions | None = None,
     ) -> None:
         for name, value in (
             ("max_num_batched_tokens", max_num_batched_tokens),
@@ -69,6 +73,7 @@ class Engine:
         )
         executor.allocate(budget.pages.capacity, budget.slots.capacity)
         self.cache = CacheManager(budget, executor.fingerprint, enabled=enable_prefix_caching)
+        self.disk = None if disk is None else open_tier(disk, executor, self.cache)
         self.scheduler = Scheduler(
             self.cache,
             executor.stamps,
@@ -143,7 +148,13 @@ class Engine:
             "slot_bytes": budget.slots.item_bytes,
             **self.scheduler.counters,
             **self.cache.counters,
+            **(self.disk.stats() if self.disk is not None else {}),
         }
+
+    def close(self, seconds: float = 10.0) -> None:
+        """Nothing will be asked any more: write to disk what isn't there yet, for so long at most."""
+        if self.disk is not None:
+            self.disk.close(seconds)
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless pages, slots and marks are held by exactly those who should hold them."""
@@ -156,10 +167,13 @@ class Engine:
         plan = self.scheduler.schedule()
         if not plan.chunks:
             return []
+        begun = time.perf_counter()
         try:
             self.executor.run(plan)
         except Exception as error:
             return self._step_failed(plan, error)
+        if self.disk is not None:
+            self.disk.pace.step(plan.tokens, len(plan.chunks), time.perf_counter() - begun)
         self.steps += 1
         self.tokens_computed += plan.tokens
         outputs: list[StepOutput] = []
@@ -176,6 +190,8 @@ class Engine:
             row += chunk.count
         if ready:
             outputs += self._sample([c.seq for c, _ in ready], [r for _, r in ready])
+        if self.disk is not None and not self.has_work():
+            self.disk.idle()
         return outputs
 
     def _commit(self, chunk: Chunk, row: int) -> None:

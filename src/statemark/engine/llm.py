@@ -5,8 +5,10 @@ Owns the checking of prompts, the loop over steps and the progress display. What
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import struct
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -37,6 +39,7 @@ class LLM:
 
     `model`: a folder, a hub id, or None for the small model that comes along. `seed` makes answers repeatable where
     SamplingParams names no seed of their own. `cache_memory`: bytes for pages and states, or a text like "2GiB".
+    `cache_dir`: a directory where computed prefixes outlive the process, of at most `cache_disk` bytes.
     """
 
     def __init__(
@@ -49,6 +52,8 @@ class LLM:
         max_num_seqs: int | None = None,
         enable_prefix_caching: bool = True,
         cache_memory: int | str = "auto",
+        cache_dir: str | Path | None = None,
+        cache_disk: int | str = "auto",
         num_threads: int = 0,
         isa: str | None = None,
         seed: int = 0,
@@ -67,11 +72,19 @@ class LLM:
             max_num_seqs=max_num_seqs,
             enable_prefix_caching=enable_prefix_caching,
             cache_memory=cache_memory,
+            cache_dir=cache_dir,
+            cache_disk=cache_disk,
             num_threads=num_threads,
             isa=isa,
             chat_template=chat_template,
             progress=progress,
         )
+        if cache_dir is not None:
+            atexit.register(_close, weakref.ref(self))
+
+    def close(self) -> None:
+        """Write to the cache directory what isn't there yet, for ten seconds at most; happens at exit by itself."""
+        self.text_engine.close()
 
     @property
     def isa(self) -> str:
@@ -239,6 +252,12 @@ def bundled_model() -> Path:
             hint="name a folder; `statemark make-model --like qwen3.5-0.8b --scale tiny ./tiny` writes one to try",
         )
     return folder
+
+
+def _close(llm: weakref.ref[LLM]) -> None:
+    found = llm()
+    if found is not None:
+        found.close()
 
 
 def _derived_seed(seed: int, number: int) -> int:

@@ -25,6 +25,8 @@ class ModelExecutor:
         self.page_bytes = spec.page_bytes
         self.slot_bytes = spec.slot_bytes
         self.fingerprint = spec.fingerprint
+        self.precision = spec.dtype
+        self.isa = runtime.isa
         self._backend: Any = backend_of(runtime)
         self._hidden: F32 = np.empty((0, spec.hidden_size), dtype=np.float32)
 
@@ -75,6 +77,15 @@ class ModelExecutor:
 
     def stamps(self, slot: int) -> U64:
         return np.asarray(self.arena.stamps[slot], dtype=np.uint64)
+
+    def set_stamps(self, slot: int, stamps: U64) -> None:
+        self.arena.stamps[slot] = stamps
+
+    def page_memory(self, page: int) -> memoryview:
+        return memoryview(self.arena.page(page)).cast("B")
+
+    def slot_memory(self, slot: int) -> memoryview:
+        return memoryview(self.arena.slot(slot)).cast("B")
 
     def release_page(self, page: int) -> None:
         self.arena.release_page(page)

@@ -90,6 +90,7 @@ class Scheduler:
         self.close(seq, "preempt")
         self.waiting.appendleft(seq)
         seq.computed = 0
+        seq.fetched = False
         self.counters["preemptions"] += 1
 
     def close(self, seq: Sequence, kind: str | None) -> None:
@@ -137,6 +138,9 @@ class Scheduler:
     def _begin(self, seq: Sequence, read: bool) -> Lease | None:
         if seq.chain is None:
             seq.chain = self.cache.index.chain(seq.request.cache_salt, seq.request.adapter)
+        if read and not seq.fetched:  # once: while it waits for room, what was fetched may have gone again
+            seq.fetched = True
+            self.cache.fetch(seq.tokens, seq.chain)
         lease = self.cache.begin(seq.request.cache_salt, seq.tokens, use_cache=read, chain=seq.chain)
         if lease is not None and not self.cache.grow(lease, lease.cached + 1):
             self.cache.release(lease)

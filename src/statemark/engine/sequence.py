@@ -35,6 +35,7 @@ class Sequence:
         self.planned: list[tuple[int, str]] = []
         self.cached: int | None = None  # tokens reused when it first started, for the caller
         self.explanation: Explanation | None = None  # of that first lookup
+        self.fetched = False  # the disk was asked for its prefix
         self.failures = 0
 
     @property

@@ -12,6 +12,7 @@ from typing import Any
 from statemark.engine.chat import ChatPrompt, ChatTemplate
 from statemark.engine.core import Engine
 from statemark.engine.detokenize import TokenTexts
+from statemark.engine.disk import disk_options
 from statemark.engine.interrupts import interrupts_after
 from statemark.engine.memory import automatic_cache_bytes, parse_bytes
 from statemark.engine.model_executor import ModelExecutor
@@ -83,6 +84,10 @@ class TextEngine:
         with interrupts_after():
             return self._processor.process(self.engine.step())
 
+    def close(self, seconds: float = 10.0) -> None:
+        """End: write to the cache directory what isn't there yet, for so long at most."""
+        self.engine.close(seconds)
+
     # --- text, from any thread ------------------------------------------------------------------------------
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -130,6 +135,8 @@ def load_text_engine(
     max_num_seqs: int | None = None,
     enable_prefix_caching: bool = True,
     cache_memory: int | str = "auto",
+    cache_dir: str | Path | None = None,
+    cache_disk: int | str = "auto",
     num_threads: int = 0,
     isa: str | None = None,
     chat_template: str | Path | None = None,
@@ -138,10 +145,12 @@ def load_text_engine(
 ) -> TextEngine:
     """Load a model folder or hub id.
 
-    None leaves a limit to the engine; `cache_memory` "auto" is half of what is free. `executor` is another class only
+    None leaves a limit to the engine; `cache_memory` "auto" is half of what is free; `cache_disk` "auto" half of
+    what the file system of `cache_dir` has left. `executor` is another class only
     where a fault is planted on purpose.
     """
     template = None if chat_template is None else read_template(chat_template)
+    disk = disk_options(cache_dir, cache_disk, enable_prefix_caching)
     folder = resolve_model_folder(model)
     tokenizer = load_tokenizer(folder)  # quick, and says what is wrong before gigabytes are read
     try:
@@ -149,13 +158,14 @@ def load_text_engine(
     except ValueError as error:
         raise ConfigurationError(str(error), hint="leave threads and isa out to take what fits this machine") from None
     loaded = load_model(folder, dtype=dtype, max_model_len=max_model_len, runtime=runtime, progress=progress)
-    limits = {"max_num_batched_tokens": max_num_batched_tokens, "max_num_seqs": max_num_seqs}
+    limits: dict[str, Any] = {"max_num_batched_tokens": max_num_batched_tokens, "max_num_seqs": max_num_seqs}
     engine = Engine(
         executor(loaded, runtime),
         Sampler(runtime),
         cache_bytes=automatic_cache_bytes() if cache_memory == "auto" else parse_bytes("cache_memory", cache_memory),
         enable_prefix_caching=enable_prefix_caching,
         max_model_len=max_model_len,
+        disk=disk,
         **{name: value for name, value in limits.items() if value is not None},
     )
     return TextEngine(

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from statemark.errors import CheckpointError, ConfigurationError
+from statemark.models.arithmetic import arithmetic_digest
 from statemark.models.backend import RuntimeLike
 from statemark.models.checkpoint import Checkpoint
 from statemark.models.config import TextConfig, read_config
@@ -117,10 +118,12 @@ def _packed_dtype(dtype: str, checkpoint: Checkpoint, notices: list[str]) -> str
 def _fingerprint(config: TextConfig, dtype: str, isa: str, content: str) -> str:
     """Equal only where equal tokens give equal states: same weights, same dimensions, same arithmetic.
 
-    Names the instruction set because each rounds differently. The weights enter by `digest.ContentDigest`, which
+    Names the instruction set because each rounds differently, and the code and the processor because states outlive
+    this process on disk. The weights enter by `digest.ContentDigest`, which
     reads every byte but is not cryptographic. The context length, for one, changes no state.
     """
     beside = {"architecture", "notices", "eos_token_ids", "max_position_embeddings"}
     shape = {key: value for key, value in dataclasses.asdict(config).items() if key not in beside}
     facts = {"format": FORMAT_VERSION, "config": shape, "dtype": dtype, "isa": isa, "weights": content}
+    facts["arithmetic"] = arithmetic_digest()
     return hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()

@@ -40,6 +40,7 @@ class Backend(Protocol):
     def abort(self, request_id: str) -> None: ...
     def has_work(self) -> bool: ...
     def step(self) -> Iterable[Delta]: ...
+    def close(self) -> None: ...
 
 
 B = TypeVar("B", bound=Backend)
@@ -164,6 +165,7 @@ class AsyncEngine(Generic[B]):
                 # A step that raised doesn't say whom it concerns, so it concerns everything that the engine holds.
                 log.exception("engine step failed; ending the %d requests that it held", len(self._live))
                 self._fail_all(error)
+        self._backend.close()
 
     def _take_commands(self) -> bool:
         """Run what is queued, waiting for the first command when the engine is idle. False to end the thread."""

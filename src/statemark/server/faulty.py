@@ -8,6 +8,7 @@ from typing import Any
 
 from statemark.engine.request import EngineRequest
 from statemark.engine.text_engine import Progress, TextEngine, load_text_engine
+from statemark.errors import ConfigurationError
 from statemark.faults import Fault
 from statemark.server.loaded import LoadedModel
 
@@ -31,6 +32,10 @@ class FaultyModel(LoadedModel):
         progress: Progress | None = None,
         **options: Any,
     ) -> FaultyModel:
+        if options.get("cache_dir") is not None:
+            raise ConfigurationError(
+                "a planted fault would outlive this run in cache_dir", hint="leave out one of them"
+            )
         text = load_text_engine(path, progress=progress, executor=fault.executor, **options)
         return cls(text, name or Path(path).resolve().name, fault)
 

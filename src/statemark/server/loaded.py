@@ -64,6 +64,9 @@ class LoadedModel:
     def reset_prefix_cache(self) -> int:
         return self.text.engine.cache.reset()
 
+    def close(self) -> None:
+        self.text.close()
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return self.text.encode(text, add_special_tokens=add_special_tokens)
 
@@ -89,5 +92,18 @@ class LoadedModel:
             f"context  {self.max_model_len:,} tokens, {self.max_num_seqs} sequences at once",
             f"cache    {budget / 2**20:,.0f} MiB: up to {budget // page * PAGE_TOKENS:,} tokens of pages or "
             f"{budget // mark:,} marks of {mark / 2**20:,.2f} MiB, which share it",
+            *self._disk(),
             "reuse    from 1 token on: a cached prefix may end at any token",
+        ]
+
+    def _disk(self) -> list[str]:
+        tier = self.text.engine.disk
+        if tier is None:
+            return []
+        stats = tier.stats()
+        others = "" if not (count := tier.folder.others) else f"; {count:,} files of other models"
+        return [
+            f"disk     {tier.folder.path}: {stats['disk_marks']:,} marks of this model, "
+            f"{stats['disk_bytes'] / 2**20:,.0f} of {tier.folder.limit / 2**20:,.0f} MiB{others}; "
+            f"reads {tier.pace.read_rate / 2**20:,.0f} MiB/s"
         ]

@@ -34,6 +34,10 @@ class SimulatedExecutor:
         self.page_bytes = page_bytes
         self.slot_bytes = slot_bytes
         self.fingerprint = "simulated"
+        self.precision = "none"
+        self.isa = "none"
+        self._pages: dict[int, bytearray] = {}
+        self._slots: dict[int, bytearray] = {}
         self._states: dict[int, tuple[int, int]] = {}
         self._rows: list[int] = []
 
@@ -68,11 +72,22 @@ class SimulatedExecutor:
     def stamps(self, slot: int) -> U64:
         return np.array([self._states.get(slot, (0, _RUBBISH))], dtype=np.uint64)
 
+    def set_stamps(self, slot: int, stamps: U64) -> None:
+        self._states[slot] = (int(stamps[0, 0]), int(stamps[0, 1]))
+
+    def page_memory(self, page: int) -> memoryview:
+        """Nothing is computed, so this is what was last read from disk, or zeros."""
+        return memoryview(self._pages.setdefault(page, bytearray(self.page_bytes)))
+
+    def slot_memory(self, slot: int) -> memoryview:
+        return memoryview(self._slots.setdefault(slot, bytearray(self.slot_bytes)))
+
     def release_page(self, page: int) -> None:
-        """Pages have no content here."""
+        self._pages.pop(page, None)
 
     def release_slot(self, slot: int) -> None:
         self._states.pop(slot, None)
+        self._slots.pop(slot, None)
 
 
 class SimulatedReductions:
