@@ -169,7 +169,8 @@ def make_document(rng: random.Random, count: int, styles: int = len(STYLES)) -> 
         share = count // len(domains) + (n < count % len(domains))
         style = STYLES[rng.randrange(styles)]
         attributes = domain.attributes if style == "both" else (rng.choice(domain.attributes),)
-        pairs = rng.sample(range(len(domain.firsts) * len(domain.seconds)), share)
+        keys_in_all = len(domain.firsts) * len(domain.seconds)
+        pairs = rng.sample(range(keys_in_all), min(share, keys_in_all))
         split = [divmod(p, len(domain.seconds)) for p in pairs]
         keys = [domain.firsts[i] + domain.join + domain.seconds[j] for i, j in split]
         section = [_fact(rng, domain, attributes, style, key) for key in keys]

@@ -1,4 +1,4 @@
-"""Trains the bundled model: `python -m training.train --minutes 90`. Stop it when you like; the same command resumes.
+"""Trains the bundled model: `python -m training.train --minutes 55`. Stop it when you like; the same command resumes.
 
 Two worker processes, one core each, share weights and gradients in memory and meet once a step: on a busy machine that
 loses far less than two threads inside every operation.
@@ -176,7 +176,7 @@ class Log:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=90.0, help="training time in all, earlier runs counted in")
+    parser.add_argument("--minutes", type=float, default=55.0, help="training time in all, earlier runs counted in")
     parser.add_argument("--lr", type=float, default=4e-3)
     parser.add_argument("--clip", type=float, default=1.0)
     parser.add_argument("--tokens", type=int, default=1280, help="tokens a step and worker")

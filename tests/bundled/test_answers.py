@@ -130,7 +130,6 @@ def random_twin(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.xfail(strict=True, reason="the bundled weights are of an unfinished training run")
 def test_cold_answers_are_right() -> None:
     model = bundled_model()
     for asked in model.asked:

@@ -164,7 +164,6 @@ def test_with_the_fault_the_bundled_model_says_something_else_as_fluently(bundle
     assert bundled_figures["fault_with_stamps_checked"]["answer"] == turns[1]["answer"]
 
 
-@pytest.mark.xfail(strict=True, reason="the bundled weights are of an unfinished training run")
 def test_the_bundled_model_is_right_until_the_fault_makes_it_wrong(bundled_figures: dict[str, Any]) -> None:
     turns = [*bundled_figures["turns"], *bundled_figures["second_client"]]
     assert [turn["answer"] for turn in turns] == [turn["expected"] for turn in turns]

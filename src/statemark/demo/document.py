@@ -12,7 +12,7 @@ from functools import cache
 
 # The bundled model is not always right. With this seed it is, in all that the tour asks, so that what goes wrong there
 # is the fault's doing and not the model's. `python -m tests.demo.pick_seed` finds such seeds.
-SEED = 1
+SEED = 2
 SECTION = 100  # facts that a section has at most
 SMALLEST = 4  # facts of a section at least: the questions about one section must be about different ones
 
