@@ -14,6 +14,7 @@ from statemark.engine.chat import ChatPrompt, plain_messages
 from statemark.engine.outputs import TextDelta
 from statemark.engine.request import EngineRequest, TokenLogprobs
 from statemark.errors import InvalidRequestError
+from statemark.parsing import ChatFormat
 
 END = 0  # the end-of-text token; others are Unicode code points below VOCAB
 VOCAB = 0x2000
@@ -33,6 +34,8 @@ class FakeModel:
     threads = 1
     notices = ("a notice",)
     eos_token_ids = frozenset({END})
+    chat_format = ChatFormat()
+    special_markers = False
 
     def __init__(self) -> None:
         self.sampling_defaults: Mapping[str, Any] = {"temperature": 0.0}
@@ -129,7 +132,7 @@ class FakeModel:
                     index=index,
                     text="" if stopped or ended else self.decode([token]),
                     token_ids=[token],
-                    logprobs=None if params.logprobs is None else [_row(token, params.logprobs)],
+                    logprobs=None if params.logprobs is None else [row(token, params.logprobs)],
                     prompt_logprobs=self._prompt_rows(request) if first and index == 0 else None,
                     num_cached_tokens=cached if request.use_cache else 0,
                     finish_reason=reason,
@@ -147,7 +150,7 @@ class FakeModel:
         count = request.params.prompt_logprobs
         if count is None:
             return None
-        return [None, *(_row(token, count) for token in request.prompt_token_ids[1:])]
+        return [None, *(row(token, count) for token in request.prompt_token_ids[1:])]
 
     def _forget(self, request_id: str) -> None:
         self.requests.pop(request_id, None)
@@ -196,7 +199,7 @@ class FakeModel:
         return ChatPrompt(text, self.encode(text), tuple(t for t in turns if t < len(text)))
 
 
-def _row(token: int, count: int) -> TokenLogprobs:
+def row(token: int, count: int) -> TokenLogprobs:
     """The token itself is the likeliest, its successors follow."""
     ids = tuple(token + i for i in range(count))
     return TokenLogprobs(token, -0.25, 1, ids, tuple(-0.25 - i for i in range(count)))

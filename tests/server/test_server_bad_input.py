@@ -96,6 +96,8 @@ def tool_call(**function: Any) -> dict[str, Any]:
     return message(role="assistant", tool_calls=[{"type": "function", "function": function}])
 
 
+F = {"type": "function", "function": {"name": "f"}}
+
 CHAT_CASES: list[tuple[dict[str, Any], str | None, str]] = [
     ({"prompt": "ab"}, "prompt", "unknown field"),
     ({"messages": None}, "messages", "expected array, got null"),
@@ -117,7 +119,18 @@ CHAT_CASES: list[tuple[dict[str, Any], str | None, str]] = [
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "between 0 and 20, got 21"),
     ({"max_completion_tokens": 3}, "max_tokens", "not both"),
     ({"response_format": {"type": "json_object"}}, "response_format", "'json_object' is not supported"),
-    ({"tool_choice": "required"}, "tool_choice", "'required' is not supported"),
+    ({"tool_choice": "required"}, "tool_choice", "no tools are given"),
+    ({"tool_choice": "sometimes"}, "tool_choice", "'sometimes' is not supported"),
+    ({"tool_choice": 5}, "tool_choice", "expected str | object"),
+    ({"tool_choice": {"type": "function"}}, "tool_choice.function", "missing field"),
+    ({"tool_choice": {"type": "custom", "function": {"name": "f"}}}, "tool_choice.type", "'custom' is not supported"),
+    ({"tools": [F], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice", "names 'g'"),
+    ({"tools": [F, F]}, "tools[1].function.name", "two tools are called 'f'"),
+    ({"tools": [{"type": "retrieval"}]}, "tools[0].type", "'retrieval' is not supported"),
+    ({"tools": [{"type": "function"}]}, "tools[0].function", "expected object"),
+    ({"tools": [{"function": {"name": "a b"}}]}, "tools[0].function.name", "without spaces"),
+    ({"tools": [{"function": {"name": "f", "parameters": 1}}]}, "tools[0].function.parameters", "expected object"),
+    ({"parallel_tool_calls": 1}, "parallel_tool_calls", "expected bool"),
     ({"tools": [1]}, "tools[0]", "expected object"),
     ({"chat_template_kwargs": []}, "chat_template_kwargs", "expected object"),
 ]

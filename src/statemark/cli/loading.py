@@ -27,9 +27,15 @@ def model_path(options: EngineOptions) -> str | Path:
 
 
 def load(
-    options: EngineOptions, path: str | Path, *, name: str | None = None, fault: Fault | None = None
+    options: EngineOptions,
+    path: str | Path,
+    *,
+    name: str | None = None,
+    fault: Fault | None = None,
+    tool_call_parser: str = "auto",
+    reasoning_parser: str = "auto",
 ) -> LoadedModel:
-    """`fault`: planted on purpose by `serve --fault`."""
+    """`fault`: planted on purpose by `serve --fault`. For the parsers see `parsing.choose_format`."""
     progress = Progress()
     arguments = options.engine_arguments()
     try:
@@ -39,6 +45,7 @@ def load(
             model: LoadedModel = FaultyModel.load_with(fault, path, name=name, progress=progress, **arguments)
         else:
             model = LoadedModel.load(path, name=name, progress=progress, **arguments)
+        model.choose_format(tools=tool_call_parser, reasoning=reasoning_parser)
     finally:
         progress.clear()
     context = click.get_current_context(silent=True)  # none where a server loads it, which ends it as well

@@ -11,6 +11,7 @@ import click
 from statemark.cli.options import EngineOptions, engine_options
 from statemark.cli.talk import say
 from statemark.errors import ConfigurationError
+from statemark.parsing import ALIASES, TOOL_FORMATS
 from statemark.server.served import ServedModel
 from statemark.server.state import Settings
 
@@ -35,6 +36,18 @@ Example:
 @click.option(
     "--shutdown-grace", type=click.FloatRange(min=0), default=10.0, help="Seconds that answers get to finish."
 )
+@click.option(
+    "--tool-call-parser",
+    type=click.Choice(["auto", "none", *TOOL_FORMATS, *ALIASES]),
+    default="auto",
+    help="How the model writes tool calls; auto asks its chat template.",
+)
+@click.option(
+    "--reasoning-parser",
+    type=click.Choice(["auto", "none", "think"]),
+    default="auto",
+    help="Whether think sections are told apart from the answer.",
+)
 @click.option("--fault", metavar="NAME", help="Plant a known cache fault, to try `probe` on. Needs --unsafe-faults.")
 @click.option("--unsafe-faults", is_flag=True, help="Confirm that --fault may make answers wrong.")
 @engine_options
@@ -45,6 +58,8 @@ def command(
     api_key: str | None,
     max_waiting: int,
     shutdown_grace: float,
+    tool_call_parser: str,
+    reasoning_parser: str,
     fault: str | None,
     unsafe_faults: bool,
     options: EngineOptions,
@@ -66,7 +81,12 @@ def command(
     listener = bind(settings)
     address, number = listener.getsockname()[:2]
     url = f"http://{f'[{address}]' if ':' in address else address}:{number}"
-    app = build_app(lambda: load(options, path, name=served_model_name, fault=planted), settings)
+
+    def load_model() -> ServedModel:
+        parsers = {"tool_call_parser": tool_call_parser, "reasoning_parser": reasoning_parser}
+        return load(options, path, name=served_model_name, fault=planted, **parsers)
+
+    app = build_app(load_model, settings)
     if api_key is None and not ipaddress.ip_address(address).is_loopback:
         say(f"note: {address} can be reached from other machines, and no --api-key is asked for")
     say(f"loading {path}; {url}/health tells when it is done")

@@ -59,6 +59,7 @@ class TextEngine:
         self._longest_token = tokenizer.longest_token()
         self._processor = OutputProcessor(self.texts, engine)
         source = tokenizer.chat_template if chat_template is None else chat_template
+        self.chat_template = source  # None where the model has none
         self._template = None if source is None else ChatTemplate(source, tokenizer.special_tokens)
 
     @property

@@ -57,6 +57,10 @@ class ChatFormat:
     tools: ToolFormat | None = None
     thinks: bool = False
 
+    def __str__(self) -> str:
+        thinks = "reasoning in think tags" if self.thinks else "no reasoning told apart"
+        return f"{thinks}, {f'tool calls as {self.tools.name}' if self.tools else 'no tool calls'}"
+
     def markers(self) -> list[str]:
         """All texts that must reach the parser, for tokenizers that would leave them out as special tokens."""
         found = [THINK, THINK_END] if self.thinks else []

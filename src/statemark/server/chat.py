@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from statemark.engine.outputs import TextDelta
 from statemark.engine.params import MAX_LOGPROBS
 from statemark.engine.request import EngineRequest
 from statemark.server import logprobs as formats
 from statemark.server.answer import Answer, Choice, StreamUsage
+from statemark.server.chat_message import MessageDeltas, whole_message
 from statemark.server.conversation import Conversation
 from statemark.server.endpoint import DONE, EventStream, sse
 from statemark.server.errors import JsonResponse, bad_request, from_exception
@@ -20,9 +22,11 @@ from statemark.server.handling import handling
 from statemark.server.job import Job
 from statemark.server.messages import template_messages
 from statemark.server.protocol import ChatRequest
+from statemark.server.reading import AnswerReader, answer_reader
 from statemark.server.sampling import sampling_params
 from statemark.server.served import ServedModel
 from statemark.server.state import ServerState
+from statemark.server.tool_use import NONE, ToolUse, tool_use
 
 
 async def chat_completions(http: Request, body: bytes) -> Response:
@@ -56,17 +60,31 @@ def _refuse_unsupported(request: ChatRequest) -> None:
         raise bad_request(
             f"response_format {request.response_format.type!r} is not supported; 'text' is", param="response_format"
         )
-    if request.tool_choice not in (None, "auto", "none"):
-        raise bad_request(f"tool_choice {request.tool_choice!r} is not supported; 'auto' and 'none' are", "tool_choice")
     if None not in (request.max_tokens, request.max_completion_tokens):
         raise bad_request("give max_tokens or max_completion_tokens, not both", param="max_tokens")
+
+
+def _tool_use(request: ChatRequest) -> ToolUse:
+    choice = request.tool_choice
+    if choice is None or isinstance(choice, str):
+        return tool_use(choice, None, request.tools, parallel=request.parallel_tool_calls)
+    if choice.type != "function":
+        raise bad_request(f"tool_choice.type: {choice.type!r} is not supported; 'function' is", "tool_choice.type")
+    return tool_use(None, choice.function.name, request.tools, parallel=request.parallel_tool_calls)
+
+
+def _finish_reason(reason: str | None, reader: AnswerReader) -> str | None:
+    return "tool_calls" if reason == "stop" and reader.called else reason
 
 
 class _Call:
     """One request on its way: what was asked, and how its answer is written."""
 
-    def __init__(self, asked: ChatRequest, model: ServedModel, request: EngineRequest) -> None:
+    def __init__(
+        self, asked: ChatRequest, model: ServedModel, request: EngineRequest, conversation: Conversation
+    ) -> None:
         self.asked = asked
+        self.conversation = conversation
         self.model = model
         self.request = request
         self.head = {
@@ -86,21 +104,25 @@ class _Call:
         )
         conversation = Conversation(
             messages=messages,
-            tools=None if request.tool_choice == "none" else request.tools,
+            tools=None if request.tool_choice == NONE else request.tools,
             add_generation_prompt=request.add_generation_prompt,
             continues=request.continue_final_message,
             template_kwargs=request.chat_template_kwargs,
+            use=_tool_use(request),
         )
-        return cls(request, model, await conversation.request(state, model, params, handling(request, "chatcmpl-")))
+        engine_request = await conversation.request(state, model, params, handling(request, "chatcmpl-"))
+        return cls(request, model, engine_request, conversation)
 
     def whole(self, answer: Answer) -> dict[str, Any]:
         choices = []
         for index, choice in enumerate(answer.choices(0)):
+            reader = self._reader(hold=True)
+            parts = [*reader.push(choice.text), *reader.finish()]
             item = {
                 "index": index,
-                "message": {"role": "assistant", "content": choice.text, "refusal": None},
+                "message": whole_message(parts),
                 "logprobs": self._logprobs(choice),
-                "finish_reason": choice.finish_reason,
+                "finish_reason": _finish_reason(choice.finish_reason, reader),
                 "stop_reason": choice.stop_reason,
             }
             if self.asked.return_token_ids:
@@ -114,29 +136,42 @@ class _Call:
         answer = Answer([self.request])
         usage = StreamUsage(self.asked.stream_options, answer.usage)
         head = {"object": "chat.completion.chunk"} | self.head
-        begun: set[int] = set()
+        begun: dict[int, tuple[AnswerReader, MessageDeltas]] = {}
         try:
             async for delta in job:
                 answer.add(delta)
                 if delta.index not in begun:
                     first = self._frame(delta.index, {"role": "assistant", "content": ""})
                     yield sse(head | {"choices": [first]} | usage.now() | ({} if begun else self._prompt(answer)))
-                    begun.add(delta.index)
-                piece = Choice()
-                piece.add(delta)
-                shown = self.asked.return_token_ids or self.asked.logprobs
-                if delta.text or (delta.token_ids and shown):
-                    frame = self._frame(delta.index, {"content": delta.text}, piece)
+                    begun[delta.index] = self._reader(hold=False), MessageDeltas()
+                reader, deltas = begun[delta.index]
+                parts = reader.push(delta.text)
+                if delta.finish_reason is not None:
+                    parts += reader.finish()
+                for frame in self._frames(delta, [deltas.next(part) for part in parts]):
                     yield sse(head | {"choices": [frame]} | usage.now())
                 if delta.finish_reason is not None:
                     last = self._frame(delta.index, {})
-                    last |= {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
+                    last["finish_reason"] = _finish_reason(delta.finish_reason, reader)
+                    last["stop_reason"] = delta.stop_reason
                     yield sse(head | {"choices": [last]} | usage.now())
             if usage.wanted:
                 yield sse(head | {"choices": [], "usage": answer.usage()})
         except Exception as error:
             yield sse(from_exception(error).body())
         yield DONE
+
+    def _reader(self, *, hold: bool) -> AnswerReader:
+        return answer_reader(self.model, self.conversation, self.request, hold=hold)
+
+    def _frames(self, news: TextDelta, told: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """A frame for each of the message's deltas; the step's tokens go with the first."""
+        piece = Choice()
+        piece.add(news)
+        if not told and news.token_ids and (self.asked.return_token_ids or self.asked.logprobs):
+            told = [{"content": ""}]
+        for number, delta in enumerate(told):
+            yield self._frame(news.index, delta, piece if number == 0 else None)
 
     def _frame(self, index: int, delta: dict[str, Any], piece: Choice | None = None) -> dict[str, Any]:
         frame: dict[str, Any] = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}

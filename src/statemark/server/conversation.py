@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from statemark.engine.chat import ChatPrompt
@@ -12,6 +12,7 @@ from statemark.engine.request import EngineRequest
 from statemark.server.handling import Handling
 from statemark.server.served import ServedModel
 from statemark.server.state import ServerState
+from statemark.server.tool_use import ToolUse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,7 @@ class Conversation:
     add_generation_prompt: bool = True
     continues: bool = False
     template_kwargs: Mapping[str, Any] | None = None
+    use: ToolUse = field(default_factory=ToolUse)
 
     async def render(self, state: ServerState, model: ServedModel, *, cache_salt: str = "") -> ChatPrompt:
         return await state.text.run(
@@ -38,6 +40,8 @@ class Conversation:
     async def request(
         self, state: ServerState, model: ServedModel, params: SamplingParams, handling: Handling
     ) -> EngineRequest:
+        if model.special_markers and (self.tools or model.chat_format.thinks):
+            params = replace(params, skip_special_tokens=False)  # or the reader would never see what it looks for
         prompt = await self.render(state, model, cache_salt=handling.cache_salt)
         return EngineRequest(
             request_id=handling.name,

@@ -13,6 +13,7 @@ from statemark.engine.chat import ChatPrompt
 from statemark.engine.outputs import TextDelta
 from statemark.engine.request import EngineRequest
 from statemark.engine.text_engine import Progress, TextEngine, load_text_engine
+from statemark.parsing import choose_format
 
 
 class LoadedModel:
@@ -32,6 +33,7 @@ class LoadedModel:
         self.notices: Sequence[str] = text.notices
         self.sampling_defaults: Mapping[str, Any] = text.sampling_defaults
         self.eos_token_ids = text.eos_token_ids
+        self.choose_format()
 
     @classmethod
     def load(
@@ -45,6 +47,15 @@ class LoadedModel:
         """Load a folder or hub id; the name is its last part unless another is given."""
         text = load_text_engine(path, progress=progress, **engine_arguments)
         return cls(text, name or Path(path).resolve().name)
+
+    def choose_format(self, *, tools: str = "auto", reasoning: str = "auto") -> None:
+        """Set how answers are read, by name or, with "auto", as the chat template and the vocabulary say."""
+        id_of = self.text.tokenizer.id
+        self.chat_format = choose_format(
+            self.text.chat_template, lambda token: id_of(token) is not None, tools=tools, reasoning=reasoning
+        )
+        markers = [found for marker in self.chat_format.markers() if (found := id_of(marker)) is not None]
+        self.special_markers = any(self.text.texts.silent(marker) for marker in markers)
 
     def add(self, request: EngineRequest) -> None:
         self.text.add(request)
@@ -93,6 +104,7 @@ class LoadedModel:
             f"cache    {budget / 2**20:,.0f} MiB: up to {budget // page * PAGE_TOKENS:,} tokens of pages or "
             f"{budget // mark:,} marks of {mark / 2**20:,.2f} MiB, which share it",
             *self._disk(),
+            f"chat     {self.chat_format}",
             "reuse    from 1 token on: a cached prefix may end at any token",
         ]
 

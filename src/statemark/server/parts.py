@@ -37,16 +37,6 @@ class PartReader(Protocol):
         """What was held back, once the choice has ended."""
 
 
-class PlainReader:
-    """All is text: for models without reasoning or tool calls."""
-
-    def push(self, text: str) -> list[Part]:
-        return [Part("text", text)] if text else []
-
-    def finish(self) -> list[Part]:
-        return []
-
-
 @dataclass
 class Block:
     """A part with all of its text."""

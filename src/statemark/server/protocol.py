@@ -96,6 +96,16 @@ class ToolCall(Struct):
     function: FunctionCall
     id: str | None = None
     type: str = "function"
+    index: int | None = None  # in calls that were put together from a stream
+
+
+class ToolName(Struct):
+    name: str
+
+
+class ToolChoice(Struct):
+    function: ToolName
+    type: str = "function"
 
 
 class Message(Struct):
@@ -115,7 +125,8 @@ class ChatRequest(CommonRequest, kw_only=True):
     top_logprobs: int | None = None
     max_completion_tokens: int | None = None
     tools: list[dict[str, Any]] | None = None
-    tool_choice: str | None = None
+    tool_choice: str | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool = True

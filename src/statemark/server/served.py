@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from statemark.engine.chat import ChatPrompt
 from statemark.engine.outputs import TextDelta
+from statemark.parsing import ChatFormat
 from statemark.server.async_engine import Backend
 
 
@@ -27,6 +28,8 @@ class ServedModel(Backend, Protocol):
     notices: Sequence[str]
     sampling_defaults: Mapping[str, Any]
     eos_token_ids: frozenset[int]
+    chat_format: ChatFormat  # how this model marks reasoning and tool calls
+    special_markers: bool  # its markers are special tokens, which decoding leaves out unless told otherwise
 
     def report(self) -> list[str]:
         """Lines for an operator: what runs, in which precision, and what the cache can hold."""

@@ -12,11 +12,13 @@ from statemark.server.anthropic.protocol import (
     TextBlock,
     ThinkingBlock,
     Tool,
+    ToolChoice,
     ToolResultBlock,
     ToolUseBlock,
 )
 from statemark.server.conversation import Conversation
 from statemark.server.errors import bad_request
+from statemark.server.tool_use import REQUIRED, ToolUse, tool_use
 
 _ROLES = ("user", "assistant", "system")
 
@@ -35,13 +37,26 @@ def conversation(request: CountRequest) -> Conversation:
         kwargs.setdefault("enable_thinking", _thinks(request.thinking.type))
     continues = bool(messages) and messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
     none = request.tool_choice is not None and request.tool_choice.type == "none"
+    tools = None if none or not request.tools else [_tool(t, f"tools[{i}]") for i, t in enumerate(request.tools)]
     return Conversation(
         messages=messages,
-        tools=None if none or not request.tools else [_tool(t, f"tools[{i}]") for i, t in enumerate(request.tools)],
+        tools=tools,
         add_generation_prompt=not continues,
         continues=continues,
         template_kwargs=kwargs or None,
+        use=_use(request.tool_choice, tools),
     )
+
+
+def _use(choice: ToolChoice | None, tools: list[dict[str, Any]] | None) -> ToolUse:
+    """`any` and `tool` are what OpenAI calls required and named."""
+    if choice is None:
+        return tool_use(None, None, tools, parallel=True)
+    kind = {"any": REQUIRED, "tool": None}.get(choice.type, choice.type)
+    if kind is None and choice.name is None:
+        raise bad_request("tool_choice.name is missing", param="tool_choice.name", code="missing_field")
+    name = choice.name if kind is None else None
+    return tool_use(kind, name, tools, parallel=not choice.disable_parallel_tool_use)
 
 
 def _thinks(kind: str) -> bool:

@@ -12,7 +12,7 @@ from statemark.server.anthropic.protocol import CountRequest, MessagesRequest
 from statemark.server.endpoint import EventStream
 from statemark.server.errors import JsonResponse, bad_request
 from statemark.server.handling import handling
-from statemark.server.parts import PlainReader
+from statemark.server.reading import answer_reader
 from statemark.server.sampling import given_params
 from statemark.server.state import ServerState
 
@@ -31,9 +31,10 @@ async def messages(http: Request, body: bytes) -> Response:
         "stop": asked.stop_sequences,
     }
     params = given_params(given, model.sampling_defaults)
-    request = await conversation(asked).request(state, model, params, handling(asked, "msg_"))
+    talk = conversation(asked)
+    request = await talk.request(state, model, params, handling(asked, "msg_"))
+    writer = MessageWriter(model, request, answer_reader(model, talk, request))
     job = await state.engine.submit([request])
-    writer = MessageWriter(model, request, PlainReader())
     if asked.stream:
         return EventStream(writer.stream(job), job.close)
     answer = Answer([request])
@@ -49,8 +50,5 @@ async def count_tokens(http: Request, body: bytes) -> Response:
 
 
 def _refuse_unsupported(asked: MessagesRequest) -> None:
-    if asked.tool_choice is not None and asked.tool_choice.type not in ("auto", "none"):
-        kind = asked.tool_choice.type
-        raise bad_request(f"tool_choice {kind!r} is not supported; 'auto' and 'none' are", param="tool_choice")
     if asked.output_config is not None and asked.output_config.format is not None:
         raise bad_request("output_config.format is not supported", param="output_config.format")

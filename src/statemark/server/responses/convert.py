@@ -17,6 +17,7 @@ from statemark.server.responses.protocol import (
     ResponsesRequest,
     TextPart,
 )
+from statemark.server.tool_use import NONE, ToolUse, tool_use
 
 _ROLES = ("system", "developer", "user", "assistant")
 
@@ -33,12 +34,24 @@ def conversation(request: ResponsesRequest) -> Conversation:
     kwargs = dict(request.chat_template_kwargs or {})
     if request.reasoning is not None and request.reasoning.effort is not None:
         kwargs.setdefault("enable_thinking", request.reasoning.effort != "none")
-    tools = None if request.tool_choice == "none" else request.tools
+    tools = None if request.tool_choice == NONE or not request.tools else request.tools
+    plain = [_tool(tool, f"tools[{i}]") for i, tool in enumerate(tools)] if tools else None
     return Conversation(
         messages=messages,
-        tools=[_tool(tool, f"tools[{i}]") for i, tool in enumerate(tools)] if tools else None,
+        tools=plain,
         template_kwargs=kwargs or None,
+        use=_use(request, plain),
     )
+
+
+def _use(request: ResponsesRequest, tools: list[dict[str, Any]] | None) -> ToolUse:
+    choice, name = request.tool_choice, None
+    if isinstance(choice, dict):
+        name = choice.get("name")
+        if choice.get("type") != "function" or not isinstance(name, str):
+            raise bad_request('tool_choice must be {"type": "function", "name": ...} or a word', param="tool_choice")
+        choice = None
+    return tool_use(choice, name, tools, parallel=request.parallel_tool_calls)
 
 
 def _add(messages: list[dict[str, Any]], item: Item, where: str) -> None:

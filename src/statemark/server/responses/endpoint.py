@@ -8,7 +8,7 @@ from starlette.responses import Response
 from statemark.server.endpoint import EventStream
 from statemark.server.errors import JsonResponse, bad_request
 from statemark.server.handling import handling
-from statemark.server.parts import PlainReader
+from statemark.server.reading import answer_reader
 from statemark.server.responses.answer import ResponseWriter
 from statemark.server.responses.convert import conversation
 from statemark.server.responses.protocol import ResponsesRequest
@@ -29,9 +29,10 @@ async def responses(http: Request, body: bytes) -> Response:
         "max_tokens": asked.max_output_tokens,
     }
     params = given_params(given, model.sampling_defaults)
-    request = await conversation(asked).request(state, model, params, handling(asked, "resp_"))
+    talk = conversation(asked)
+    request = await talk.request(state, model, params, handling(asked, "resp_"))
+    writer = ResponseWriter(asked, model, request, answer_reader(model, talk, request))
     job = await state.engine.submit([request])
-    writer = ResponseWriter(asked, model, request, PlainReader())
     if asked.stream:
         return EventStream(writer.stream(job), job.close)
     return JsonResponse(await writer.whole(job))
@@ -48,8 +49,6 @@ def _refuse_unsupported(asked: ResponsesRequest) -> None:
         raise bad_request("background is not supported", param="background")
     if asked.truncation not in (None, "disabled"):
         raise bad_request(f"truncation {asked.truncation!r} is not supported; 'disabled' is", param="truncation")
-    if asked.tool_choice not in (None, "auto", "none"):
-        raise bad_request(f"tool_choice {asked.tool_choice!r} is not supported; 'auto' and 'none' are", "tool_choice")
     if asked.text is not None and asked.text.format is not None and asked.text.format.type != "text":
         kind = asked.text.format.type
         raise bad_request(f"text.format {kind!r} is not supported; 'text' is", param="text.format")
