@@ -59,7 +59,8 @@ class Kept:
         tokens = [*replay_boundaries(self.prompt, frame.scheduler_block.tokens, frame.drop)]
         if self.junction:
             tokens.append(self.junction)
-        return frozenset(p for t in tokens if (p := frame.grid.floor(frame.hit_unit.floor(t))) > 0)
+        hit, grid = frame.hit_unit.tokens, frame.grid.tokens
+        return frozenset(p for t in tokens if (p := t // hit * hit // grid * grid) > 0)
 
     def periodic(self, boundary: int) -> bool:
         """Whether `boundary` is kept for the retention interval's sake."""

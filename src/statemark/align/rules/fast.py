@@ -50,7 +50,7 @@ class FastRule:
         if not frame.grid.on(start):
             # A half-filled block is about to be completed. If the cache keeps it, its state must be the boundary's.
             boundary = frame.grid.after(start)
-            if Kept(frame, request.prompt, request.junction).binds(boundary):
+            if boundary < end and Kept(frame, request.prompt, request.junction).binds(boundary):
                 spots.add(boundary)
         stops = [s for s in spots if start < s < end]
         if stops or not self._exports(request, start, end):

@@ -1,0 +1,214 @@
+"""The experiments: what is asked of which engine, as one JSON object a run.
+
+python -m tests.vllm.live.experiments qwen3-next reuse,dense           where vLLM is installed
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from tests.vllm.live.engine import RULES, Engine, engine, text
+
+BUDGETS = (512, 1024, 2048, 8192)
+
+
+def lengths(block: int) -> list[int]:
+    return [
+        block - 1,
+        block,
+        block + 1,
+        2 * block,
+        2 * block + 17,
+        5 * block,
+        5 * block + 100,
+        10 * block,
+    ]
+
+
+def reuse(served: Engine) -> dict[str, Any]:
+    """Cached tokens of an immediate re-ask, and steps of the first ask, by budget, rule and length."""
+    cells = []
+    for budget in BUDGETS:
+        for rule in RULES:
+            served.cell(rule, budget)
+            for length in lengths(served.block):
+                prompt = text(f"reuse {length}", length)
+                (cold,) = served.ask(prompt)
+                (warm,) = served.ask(prompt)
+                cells.append(
+                    {
+                        "budget": budget,
+                        "rule": rule,
+                        "length": length,
+                        "ideal": (length - 1) // served.block * served.block,
+                        "cached": warm.cached,
+                        "steps": len(cold.ends),
+                        "same": cold.digest == warm.digest,
+                    }
+                )
+    return {"block": served.block, "cells": cells}
+
+
+def dense(served: Engine) -> dict[str, Any]:
+    """With every boundary kept: how many hold a state, and what siblings that share k blocks reuse."""
+    found: dict[str, Any] = {}
+    block = served.block
+    for rule in RULES:
+        kept = 0
+        served.cell(rule, 8192, retention=None)
+        for length in lengths(block):
+            served.forget()
+            served.ask(text(f"dense {length}", length))
+            kept += states_of(served, length)
+        served.forget()
+        trunk = text("trunk", 10 * block)
+        served.ask(trunk)
+        reused = [
+            served.ask([*trunk[: k * block + 5], *text(f"sibling {k}", 30)])[0].cached // block for k in range(1, 10)
+        ]
+        found[rule] = {"kept": kept, "reused": reused}
+    return {"block": block, "boundaries": sum(n // block for n in lengths(block)), "rules": found}
+
+
+def states_of(served: Engine, length: int) -> int:
+    """Boundaries of the one prompt since `forget` whose state the cache holds."""
+    (request,) = served.requests.values()
+    pool = served.scheduler.kv_cache_manager.block_pool
+    groups = served.scheduler.kv_cache_config.kv_cache_groups
+    state = next(i for i, g in enumerate(groups) if type(g.kv_cache_spec).__name__ == "MambaSpec")
+    per_block = served.block // served.scheduler.hash_block_size
+    return sum(
+        pool.get_cached_block(request.block_hashes[(k + 1) * per_block - 1], [state]) is not None
+        for k in range(length // served.block)
+    )
+
+
+def outputs(served: Engine) -> dict[str, Any]:
+    """Ten pairs A, B that share a prefix near a boundary: B after A, and B again, against B cold."""
+    block, cells = served.block, []
+    shared = [block - 1, block, block + 1, block + 40, 2 * block - 1, 2 * block, 2 * block + 1, 2 * block + 130]
+    pairs = [(s, s + 20 + 7 * n, s + 90 + 11 * n) for n, s in enumerate([*shared, 3 * block, 3 * block + 65])]
+    for budget in BUDGETS:
+        for rule in RULES:
+            for company in ("alone", "first", "last"):
+                if company != "alone" and budget not in (512, 2048):
+                    continue
+                served.cell(rule, budget)
+                differing = unstable = 0
+                for n, (common, one, other) in enumerate(pairs):
+                    prefix = text(f"pair {n}", common)
+                    a = prefix + text(f"a {n}", one - common)
+                    b = prefix + text(f"b {n}", other - common)
+                    served.forget()
+                    (cold,) = served.ask(b, tokens=4)
+                    served.forget()
+                    (again,) = served.ask(b, tokens=4)
+                    served.forget()
+                    served.ask(a, tokens=4)
+                    mates = [text(f"mate {n} {m}", 300 + 77 * m) for m in range(3)]
+                    if company == "alone":
+                        warm = [served.ask(b, tokens=4)[0], served.ask(b, tokens=4)[0]]
+                    elif company == "first":
+                        warm = [served.ask(*mates, b, tokens=4)[-1], served.ask(b, *mates, tokens=4)[0]]
+                    else:
+                        warm = [served.ask(b, *mates, tokens=4)[0]]
+                    unstable += cold.digest != again.digest
+                    differing += any(w.digest != cold.digest for w in warm)
+                cells.append(
+                    {"budget": budget, "rule": rule, "company": company, "differ": differing, "unstable": unstable}
+                )
+    return {"block": block, "pairs": len(pairs), "cells": cells}
+
+
+def company(served: Engine) -> dict[str, Any]:
+    """Budgets below, at and above the block with requests that decode: steps until a waiting prompt is through."""
+    block, cells = served.block, []
+    slots = served.frame.draft_slots
+    for budget in (block - 128, block, block + 40, 2 * block + 20):
+        for rule in RULES:
+            served.cell(rule, budget)
+            cells.append({"budget": budget, "rule": rule, **wait(served, block, decoding=8)})
+    return {"block": block, "slots": slots, "cells": cells}
+
+
+def wait(served: Engine, block: int, decoding: int) -> dict[str, Any]:
+    """Steps without a token for the long prompt, and how the short one behind it fares, while others decode."""
+    from vllm import SamplingParams
+
+    llm = served.llm.llm_engine
+
+    def add(name: str, prompt: list[int], tokens: int) -> None:
+        sampling = SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True)
+        llm.add_request(name, {"prompt_token_ids": prompt}, sampling)
+
+    for n in range(decoding):
+        add(f"decoding {n}", text(f"decoding {n}", 12), 400)
+    for _ in range(decoding + 4):
+        llm.step()
+    before = len(served.steps)
+    add("long", text("long", 3 * block + 50), 1)
+    add("short", text("short", 20), 1)
+    finished: dict[str, int] = {}
+    for number in range(60):
+        for output in llm.step():
+            if output.finished:
+                finished[output.request_id.partition("-")[0]] = number + 1
+        if {"long", "short"} <= finished.keys():
+            break
+    empty = sum(not any(n.startswith("long") for n in step) for step in served.steps[before:])
+    llm.abort_request(list(served.requests), internal=True)
+    while llm.has_unfinished_requests():
+        llm.step()
+    return {"long": finished.get("long"), "short": finished.get("short"), "without": empty}
+
+
+def mixed(served: Engine) -> dict[str, Any]:
+    """Where another group lowers the smallest block: re-asks and siblings, what they reuse and whether it is right."""
+    block, cells = served.block, []
+    for budget in (1024, 2048):
+        for rule in RULES:
+            for length in (3 * block + 50, 5 * block + block // 2, 7 * block + 12):
+                prompt = text(f"mixed {length}", length)
+                sibling = prompt[: length - block // 3] + text("sibling", block // 2)
+                served.cell(rule, budget)
+                (cold,) = served.ask(sibling, tokens=4)
+                served.forget()
+                (first,) = served.ask(prompt, tokens=4)
+                (again,) = served.ask(prompt, tokens=4)
+                (warm,) = served.ask(sibling, tokens=4)
+                cells.append(
+                    {
+                        "budget": budget,
+                        "rule": rule,
+                        "length": length,
+                        "cached": [again.cached, warm.cached],
+                        "same": [again.digest == first.digest, warm.digest == cold.digest],
+                    }
+                )
+    frame = served.frame
+    units = {"grid": block, "smallest": frame.config_minimum.tokens, "hit": frame.hit_unit.tokens}
+    return {"units": units, "cells": cells}
+
+
+EXPERIMENTS: dict[str, Callable[[Engine], dict[str, Any]]] = {
+    "reuse": reuse,
+    "dense": dense,
+    "outputs": outputs,
+    "company": company,
+    "mixed": mixed,
+}
+
+
+def run(case: str, names: list[str], **options: Any) -> dict[str, Any]:
+    with engine(case, **options) as served:
+        status = served.scheduler.statemark.status.value
+        return {"status": status, **{name: EXPERIMENTS[name](served) for name in names}}
+
+
+if __name__ == "__main__":
+    print(
+        "RESULT " + json.dumps(run(sys.argv[1], sys.argv[2].split(","), **json.loads(" ".join(sys.argv[3:]) or "{}")))
+    )

@@ -1,0 +1,45 @@
+"""Runs experiments in processes of their own, each engine once a test session."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+STANDIN = ROOT / "tests" / "align" / "record" / "standin"  # the torchvision that a text model imports
+LIMIT = 3600  # seconds; a hang must end, a slow machine must not fail
+
+
+def environment(**changes: str) -> dict[str, str]:
+    path = os.pathsep.join(p for p in (str(STANDIN), str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
+    clean = {k: v for k, v in os.environ.items() if k != "STATEMARK_VLLM"}
+    return {**clean, "PYTHONPATH": path, **changes}
+
+
+@cache
+def experiments(case: str, names: str, options: str = "{}") -> dict[str, Any]:
+    """What `tests.vllm.live.experiments` finds on one engine, with its log under "log"."""
+    return script("tests.vllm.live.experiments", case, names, options)
+
+
+def script(module: str, *arguments: str, **changes: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT,
+        cwd=ROOT,
+        env=environment(**changes),
+    )
+    answer = next((line[7:] for line in done.stdout.splitlines() if line.startswith("RESULT ")), None)
+    if answer is None:
+        raise RuntimeError(f"{module} {' '.join(arguments)}: {done.stderr[-3000:]}")
+    found: dict[str, Any] = json.loads(answer)
+    found["log"] = done.stdout + done.stderr
+    return found
