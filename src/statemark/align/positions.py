@@ -55,12 +55,13 @@ class Kept:
 
     def points(self) -> frozenset[int]:
         """The boundaries kept on purpose: replay points and the junction, on the hit unit and then on the grid."""
-        frame = self.frame
-        tokens = [*replay_boundaries(self.prompt, frame.scheduler_block.tokens, frame.drop)]
-        if self.junction:
-            tokens.append(self.junction)
-        hit, grid = frame.hit_unit.tokens, frame.grid.tokens
-        return frozenset(p for t in tokens if (p := t // hit * hit // grid * grid) > 0)
+        hit, grid = self.frame.hit_unit.tokens, self.frame.grid.tokens
+        return frozenset(p for t in self._reasons() if (p := t // hit * hit // grid * grid) > 0)
+
+    def _reasons(self) -> tuple[int, ...]:
+        """Token counts that a state is kept for."""
+        replays = replay_boundaries(self.prompt, self.frame.scheduler_block.tokens, self.frame.drop)
+        return (*replays, self.junction) if self.junction else replays
 
     def periodic(self, boundary: int) -> bool:
         """Whether `boundary` is kept for the retention interval's sake."""
@@ -72,7 +73,11 @@ class Kept:
 
     def holds(self, boundary: int) -> bool:
         """Whether the block that ends at `boundary` enters the cache once the request has passed it."""
-        return self.periodic(boundary) or boundary in self.points()
+        if self.frame.retention != 0 and self.periodic(boundary):
+            return True
+        # the same as `boundary in self.points()`, without the set: this is asked for every request in every step
+        hit, grid = self.frame.hit_unit.tokens, self.frame.grid.tokens
+        return boundary > 0 and any(t // hit * hit // grid * grid == boundary for t in self._reasons())
 
     def binds(self, boundary: int) -> bool:
         """Whether anything enters the cache under `boundary` when it is passed: the mask, or the rule for a prompt's

@@ -88,39 +88,32 @@ def states_of(served: Engine, length: int) -> int:
 
 def outputs(served: Engine) -> dict[str, Any]:
     """Ten pairs A, B that share a prefix near a boundary: B after A, and B again, against B cold."""
-    block, cells = served.block, []
-    shared = [block - 1, block, block + 1, block + 40, 2 * block - 1, 2 * block, 2 * block + 1, 2 * block + 130]
-    pairs = [(s, s + 20 + 7 * n, s + 90 + 11 * n) for n, s in enumerate([*shared, 3 * block, 3 * block + 65])]
-    for budget in BUDGETS:
-        for rule in RULES:
-            for company in ("alone", "first", "last"):
-                if company != "alone" and budget not in (512, 2048):
-                    continue
-                served.cell(rule, budget)
-                differing = unstable = 0
-                for n, (common, one, other) in enumerate(pairs):
-                    prefix = text(f"pair {n}", common)
-                    a = prefix + text(f"a {n}", one - common)
-                    b = prefix + text(f"b {n}", other - common)
-                    served.forget()
-                    (cold,) = served.ask(b, tokens=4)
-                    served.forget()
-                    (again,) = served.ask(b, tokens=4)
-                    served.forget()
-                    served.ask(a, tokens=4)
-                    mates = [text(f"mate {n} {m}", 300 + 77 * m) for m in range(3)]
-                    if company == "alone":
-                        warm = [served.ask(b, tokens=4)[0], served.ask(b, tokens=4)[0]]
-                    elif company == "first":
-                        warm = [served.ask(*mates, b, tokens=4)[-1], served.ask(b, *mates, tokens=4)[0]]
-                    else:
-                        warm = [served.ask(b, *mates, tokens=4)[0]]
-                    unstable += cold.digest != again.digest
-                    differing += any(w.digest != cold.digest for w in warm)
-                cells.append(
-                    {"budget": budget, "rule": rule, "company": company, "differ": differing, "unstable": unstable}
-                )
-    return {"block": block, "pairs": len(pairs), "cells": cells}
+    cells = [_pairs(served, rule, budget, "alone") for budget in BUDGETS for rule in RULES]
+    for rule in ("vllm-0.32", "exact"):
+        cells += [_pairs(served, rule, 512, place) for place in ("first", "last")]
+    return {"block": served.block, "cells": cells}
+
+
+def _pairs(served: Engine, rule: str, budget: int, place: str) -> dict[str, Any]:
+    """How many pairs differ where B is alone in its steps, or first or last of four prompts that arrive together."""
+    block, differ, unstable = served.block, 0, 0
+    shared = [block - 1, block, block + 1, block + 40, block + 200, 2 * block - 1, 2 * block, 2 * block + 1]
+    served.cell(rule, budget)
+    for n, common in enumerate([*shared, 2 * block + 70, 2 * block + 130]):
+        prefix = text(f"pair {n}", common)
+        a, b = prefix + text(f"a {n}", 20 + 7 * n), prefix + text(f"b {n}", 90 + 11 * n)
+        served.forget()
+        (cold,) = served.ask(b, tokens=2)
+        if place == "alone" and budget == 2048:
+            served.forget()
+            unstable += served.ask(b, tokens=2)[0].digest != cold.digest
+        served.forget()
+        served.ask(a, tokens=2)
+        mates = [] if place == "alone" else [text(f"mate {n} {m}", 150 + 77 * m) for m in range(3)]
+        batch = [b, *mates] if place == "first" else [*mates, b]
+        warm = [served.ask(*batch, tokens=2)[batch.index(b)] for _ in range(2)]
+        differ += any(w.digest != cold.digest for w in warm)
+    return {"budget": budget, "rule": rule, "company": place, "differ": differ, "unstable": unstable}
 
 
 def company(served: Engine) -> dict[str, Any]:

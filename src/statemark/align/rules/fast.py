@@ -87,7 +87,8 @@ class FastRule:
     def _next_passes(self, request: Prefill, start: int, offer: int) -> bool:
         """Whether the block that begins here would be kept for nothing: passed from its beginning, it stays empty."""
         frame, boundary = self.frame, start + self.frame.grid.tokens
-        if start + offer <= boundary or not Kept(frame, request.prompt, request.junction).binds(boundary):
+        if frame.retention != 0 or start + offer <= boundary:
             return False
-        wanted = replay_spots(frame, request.prompt) | junction_spots(frame, request)
-        return boundary not in wanted and frame.retention == 0
+        if not Kept(frame, request.prompt, request.junction).binds(boundary):
+            return False
+        return boundary not in replay_spots(frame, request.prompt) | junction_spots(frame, request)
