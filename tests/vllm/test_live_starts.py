@@ -53,7 +53,7 @@ def test_over_two_ranks() -> None:
 
 
 def test_switched_off() -> None:
-    """vLLM's own class, and nothing of ours in the log."""
+    """vLLM's own class, and one line of ours in the log."""
     code = (
         "from tests.vllm.live.bare import Bare, attention, state\n"
         "made = Bare.build('statemark.vllm.Scheduler', [attention(384), state(384)], 2048)\n"
@@ -68,4 +68,4 @@ def test_switched_off() -> None:
         env=environment(STATEMARK_VLLM="off"),
     )
     assert "CLASS vllm.v1.core.sched.scheduler" in done.stdout
-    assert "statemark:" not in done.stdout + done.stderr
+    assert (done.stdout + done.stderr).count("statemark:") == 1

@@ -36,7 +36,10 @@ class TestFactory:
         assert isinstance(ahead, fakes.AsyncScheduler)
 
     @pytest.mark.parametrize("how", ["environment", "config"])
-    def test_off_is_vllms_own_class(self, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_off_is_vllms_own_class(
+        self, how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level("INFO", "vllm.statemark")
         additional: dict[str, Any] = {}
         if how == "environment":
             monkeypatch.setenv("STATEMARK_VLLM", "off")
@@ -44,6 +47,7 @@ class TestFactory:
             additional = {"statemark": {"rule": "off"}}
         made = Scheduler(vllm_config=config(additional=additional), kv_cache_config=caches(uniform_groups()))
         assert type(made) is fakes.Scheduler
+        assert "vLLM's own cut is used (off)" in caplog.text
 
     def test_a_wrong_setting_stops_the_engine(self) -> None:
         with pytest.raises(ConfigurationError, match="not a choice"):

@@ -27,7 +27,6 @@ class Status(Enum):
     """What became of the plugin's cut. Where it is not ACTIVE, vLLM's own is used."""
 
     ACTIVE = "active"
-    OFF = "off"
     NOTHING_TO_DO = "nothing to do"
     UPSTREAM = "vLLM does it"
     UNKNOWN_LAYOUT = "unknown layout"
@@ -85,8 +84,7 @@ def decide(scheduler: Any, settings: Settings) -> Activation:
     Raises ConfigurationError where recurrent groups disagree about their block: no cut can be right for both, vLLM's
     own included.
     """
-    if settings.rule is None:
-        return Activation(Status.OFF, settings, f"switched off by {settings.source}")
+    assert settings.rule is not None  # the factory makes no scheduler of ours where it is switched off
     if not has_states(scheduler):
         detail = "no recurrent states in align mode: the model has none, or the prefix cache is off"
         return Activation(Status.NOTHING_TO_DO, settings, detail)

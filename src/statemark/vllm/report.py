@@ -19,6 +19,7 @@ from statemark.errors import StatemarkError
 from statemark.vllm.activation import Activation, Status
 from statemark.vllm.layout import Layout, has_states, read_layout
 from statemark.vllm.model import budget_of, flags_of, machine_of, shape_of
+from statemark.vllm.settings import Settings
 
 # Under vLLM's own logger, so that its handlers, format and level hold.
 log = logging.getLogger("vllm.statemark")
@@ -46,6 +47,11 @@ def report(scheduler: Any, activation: Activation) -> None:
             _log_findings(scheduler, activation.layout, rule)
     except Exception:
         log.warning("statemark: the start-up report failed; the server runs on", exc_info=True)
+
+
+def report_off(settings: Settings) -> None:
+    """The flag names our scheduler, and it was told to stay away."""
+    log.info("statemark: vLLM's own cut is used (off): switched off by %s", settings.source)
 
 
 def observe(scheduler: Any) -> None:

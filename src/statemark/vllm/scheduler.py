@@ -14,7 +14,7 @@ from statemark.align.positions import Prefill
 from statemark.align.rules import Rule
 from statemark.vllm.activation import Activation, decide
 from statemark.vllm.metrics import stamp
-from statemark.vllm.report import report
+from statemark.vllm.report import report, report_off
 from statemark.vllm.settings import read_settings
 
 
@@ -103,7 +103,9 @@ def make_scheduler(*args: Any, **kwargs: Any) -> Any:
 
     config = kwargs["vllm_config"] if "vllm_config" in kwargs else args[0]
     base = AsyncScheduler if config.scheduler_config.async_scheduling else Scheduler
-    if read_settings(config.additional_config, os.environ).rule is None:
+    settings = read_settings(config.additional_config, os.environ)
+    if settings.rule is None:
+        report_off(settings)
         return base(*args, **kwargs)
     return scheduler_class(base)(*args, **kwargs)
 

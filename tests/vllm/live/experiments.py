@@ -198,7 +198,11 @@ EXPERIMENTS: dict[str, Callable[[Engine], dict[str, Any]]] = {
 def run(case: str, names: list[str], **options: Any) -> dict[str, Any]:
     with engine(case, **options) as served:
         status = served.scheduler.statemark.status.value
-        return {"status": status, **{name: EXPERIMENTS[name](served) for name in names}}
+        found: dict[str, Any] = {"status": status}
+        for name in names:
+            found[name] = EXPERIMENTS[name](served)
+            print(name, json.dumps(found[name]), file=sys.stderr, flush=True)
+        return found
 
 
 if __name__ == "__main__":
