@@ -10,6 +10,7 @@ import json
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from tests.align.tiny_models import CASES
@@ -80,7 +81,7 @@ class Bare:
         made = config.scheduler_config.get_scheduler_cls()(
             vllm_config=config,
             kv_cache_config=caches,
-            structured_output_manager=None,
+            structured_output_manager=SimpleNamespace(accept_tokens=lambda request, tokens: True),
             block_size=block,
             hash_block_size=unit,
             include_finished_set=False,
