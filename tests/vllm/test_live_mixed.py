@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -10,18 +9,9 @@ import pytest
 pytest.importorskip("vllm")
 from tests.vllm.live import bare
 from tests.vllm.live.engine import text
-from tests.vllm.live.runs import experiments
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 OURS = "statemark.vllm.Scheduler"
-# Three layers' hidden states take three times a KV token here: their blocks are a third of the others'.
-HIDDEN = {
-    "speculative_config": {
-        "method": "extract_hidden_states",
-        "num_speculative_tokens": 1,
-        "draft_model_config": {"hf_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 5]}},
-    }
-}
 
 
 @pytest.mark.parametrize("rule", ["exact", "fast"])
@@ -72,45 +62,28 @@ def test_recurrent_groups_that_disagree_stop_the_engine() -> None:
         bare.Bare.build(OURS, [bare.attention(1568), bare.state(784), bare.state(1568)], 2048)
 
 
-def mixed() -> list[dict[str, Any]]:
-    found = experiments("qwen3.5", "mixed", json.dumps(HIDDEN))
-    assert found["status"] == "active"
-    units = found["mixed"]["units"]
-    assert units["smallest"] < units["grid"]
-    cells: list[dict[str, Any]] = found["mixed"]["cells"]
-    return cells
+BLOCK = 384
+BUDGETS = (BLOCK - 128, BLOCK, BLOCK + 40, 2 * BLOCK + 20)  # below, at and above the block
 
 
-def test_a_model_beside_hidden_states_answers_from_its_own_prefix() -> None:
-    """By digest of the top-20 log-probabilities, re-asked and from a sibling."""
-    cells = mixed()
-    exact = [c for c in cells if c["rule"] == "exact"]
-    assert all(all(c["same"]) and all(c["cached"]) for c in exact)
+def beside_running_requests(scheduler_class: str | None, budget: int) -> dict[str, Any]:
+    made = bare.Bare.build(scheduler_class, [bare.attention(BLOCK), bare.state(BLOCK)], budget, drafter=True)
+    return made.company(text("long", 3 * BLOCK + 50))
 
 
-def test_the_same_model_under_vllms_own_cut_does_not() -> None:
-    stock = [c for c in mixed() if c["rule"] == "vllm-0.32"]
-    assert not all(all(c["same"]) and all(c["cached"]) for c in stock)
-
-
-def company() -> dict[str, Any]:
-    found: dict[str, Any] = experiments("qwen3.5-draft-narrow", "company")["company"]
-    assert found["slots"] == 1
-    return found
-
-
-def test_prompts_pass_beside_running_requests_at_any_budget() -> None:
-    """Budgets below, at and above the block, eight requests decoding with drafts: nothing stalls, the short prompt
-    behind the long one isn't held up by it."""
-    for cell in company()["cells"]:
-        if cell["rule"] != "vllm-0.32":
-            assert cell["long"] is not None
-            assert cell["short"] is not None
-            assert cell["without"] <= 2
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("rule", ["exact", "fast"])
+def test_prompts_pass_beside_running_requests(rule: str, budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight requests decode, with a drafter that takes a slot of each step from every request: the long prompt gets
+    tokens in every step, and the short one behind it isn't held up for long."""
+    monkeypatch.setenv("STATEMARK_VLLM", rule)
+    seen = beside_running_requests(OURS, budget)
+    assert seen["without"] == 0
+    assert seen["long"] is not None
+    assert seen["short"] is not None
 
 
 def test_vllms_own_cut_stalls_where_the_budget_is_the_block() -> None:
-    found = company()
-    stock = next(c for c in found["cells"] if c["rule"] == "vllm-0.32" and c["budget"] == found["block"])
-    assert stock["long"] is None
-    assert stock["short"] is None
+    seen = beside_running_requests(None, BLOCK)
+    assert seen["long"] is None
+    assert seen["short"] is None

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.align.tiny_models import CASES
+from tests.align.tiny_models import CASES, qwen3
 
 
 def _hash(value: Any) -> bytes:
@@ -51,10 +51,10 @@ class Bare:
     scheduler: Any
     holds: dict[int, int] = field(default_factory=dict)
     requests: dict[str, Any] = field(default_factory=dict)
-    starts: dict[str, int] = field(default_factory=dict)
+    cached: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def build(cls, scheduler_class: str | None, specs: list[Any], budget: int) -> Bare:
+    def build(cls, scheduler_class: str | None, specs: list[Any], budget: int, *, drafter: bool = False) -> Bare:
         from vllm.engine.arg_utils import EngineArgs
         from vllm.v1.core.kv_cache_utils import init_none_hash, resolve_kv_cache_block_sizes
         from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
@@ -62,13 +62,18 @@ class Bare:
         init_none_hash(_hash)
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "config.json").write_text(json.dumps(CASES["qwen3-next"][0]))
+            own = Path(folder, "drafter")
+            own.mkdir()
+            (own / "config.json").write_text(json.dumps(qwen3()))
+            drafts = {"method": "draft_model", "model": str(own), "num_speculative_tokens": 3}
             config = EngineArgs(
                 model=folder,
                 skip_tokenizer_init=True,
                 max_model_len=16384,
                 max_num_batched_tokens=budget,
-                max_num_seqs=8,
+                max_num_seqs=16,
                 enable_prefix_caching=True,
+                speculative_config=drafts if drafter else None,
                 scheduler_cls=scheduler_class,
             ).create_engine_config()
         groups = [KVCacheGroupSpec([f"layer {i}"], spec) for i, spec in enumerate(specs)]
@@ -89,31 +94,61 @@ class Bare:
         )
         return cls(made)
 
-    def ask(self, name: str, tokens: list[int]) -> int:
-        """One request until its first token; how many tokens it reused."""
+    def add(self, name: str, tokens: list[int], outputs: int = 1) -> None:
         from vllm.sampling_params import SamplingParams
         from vllm.v1.core.kv_cache_utils import get_request_block_hasher
-        from vllm.v1.outputs import ModelRunnerOutput
         from vllm.v1.request import Request
 
         hasher = get_request_block_hasher(self.scheduler.hash_block_size, _hash)
-        request = self.requests[name] = Request(name, tokens, SamplingParams(max_tokens=1), None, block_hasher=hasher)
-        self.scheduler.add_request(request)
-        cached = None
+        sampling = SamplingParams(max_tokens=outputs, ignore_eos=True)
+        self.requests[name] = Request(name, tokens, sampling, None, block_hasher=hasher)
+        self.scheduler.add_request(self.requests[name])
+
+    def step(self) -> Any:
+        """One step: what was scheduled. Every request whose prompt is through gets a token."""
+        from vllm.v1.outputs import ModelRunnerOutput
+
+        output = self.scheduler.schedule()
+        for new in output.scheduled_new_reqs:
+            self.cached[new.req_id] = new.num_computed_tokens
+        ids = list(output.num_scheduled_tokens)
+        for name in ids:
+            self._forward(name)
+        done = [self.requests[n].num_computed_tokens >= self.requests[n].num_tokens for n in ids]
+        answer = ModelRunnerOutput(
+            ids, {n: i for i, n in enumerate(ids)}, sampled_token_ids=[[7] if d else [] for d in done]
+        )
+        self.scheduler.update_from_output(output, answer)
+        return output
+
+    def ask(self, name: str, tokens: list[int]) -> int:
+        """One request until its first token; how many tokens it reused."""
+        self.add(name, tokens)
         for _ in range(400):
-            output = self.scheduler.schedule()
-            if not self.scheduler.requests:
+            if name not in self.scheduler.requests:
                 break
-            ids = list(output.num_scheduled_tokens)
-            for new in output.scheduled_new_reqs:
-                cached = new.num_computed_tokens
-            for one in ids:
-                self._forward(one)
-            sampled = [[7] if request.num_computed_tokens >= len(tokens) else [] for _ in ids]
-            done = ModelRunnerOutput(ids, {n: i for i, n in enumerate(ids)}, sampled_token_ids=sampled)
-            self.scheduler.update_from_output(output, done)
-        assert cached is not None
-        return int(cached)
+            self.step()
+        self.step()  # blocks of the finished request are let go in the next step
+        return int(self.cached[name])
+
+    def company(self, tokens: list[int], decoding: int = 8) -> dict[str, Any]:
+        """A long prompt with a short one behind it, beside requests that decode: steps until each is through (None:
+        never), and how many steps passed without a token for the long one."""
+        for n in range(decoding):
+            self.add(f"decoding {n}", [n + 2] * 12, outputs=300)
+        for _ in range(decoding + 4):
+            self.step()
+        self.add("long", tokens)
+        self.add("short", tokens[:20:-1][:20])
+        through: dict[str, int] = {}
+        without = 0
+        for number in range(1, 61):
+            output = self.step()
+            without += "long" in self.scheduler.requests and "long" not in output.num_scheduled_tokens
+            for name in ("long", "short"):
+                if name not in self.scheduler.requests:
+                    through.setdefault(name, number)
+        return {"long": through.get("long"), "short": through.get("short"), "without": without}
 
     def _manager(self) -> Any:
         managers = self.scheduler.kv_cache_manager.coordinator.single_type_managers

@@ -17,6 +17,8 @@ LIMIT = 3600  # seconds; a hang must end, a slow machine must not fail
 
 def environment(**changes: str) -> dict[str, str]:
     path = os.pathsep.join(p for p in (str(STANDIN), str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
+    # Nothing is looked up on a network, and threads that wait for each other don't spin.
+    changes = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", **changes}
     clean = {k: v for k, v in os.environ.items() if k != "STATEMARK_VLLM"}
     return {**clean, "PYTHONPATH": path, **changes}
 

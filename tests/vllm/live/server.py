@@ -16,7 +16,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from tests.vllm.live.engine import digest, start, text
+from tests.vllm.live.engine import MODELS, digest, start, text
 
 
 def ranks() -> dict[str, Any]:
@@ -45,10 +45,8 @@ def ranks() -> dict[str, Any]:
 
 def http() -> dict[str, Any]:
     """`vllm serve` as a process, asked over HTTP."""
-    from tests.align.tiny_models import CASES
-
     with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
-        Path(folder, "config.json").write_text(json.dumps(CASES["qwen3-next"][0]))
+        Path(folder, "config.json").write_text(json.dumps(MODELS["qwen3-next"]))
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
         probe.close()
