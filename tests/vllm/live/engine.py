@@ -20,7 +20,7 @@ from typing import Any
 from statemark.align.rules import make_rule
 from tests.align.tiny_models import qwen3_5, qwen3_next
 
-# One recurrent layer and one of attention: the kernels for CPUs take a token at a time, and blocks don't depend on depth.
+# One recurrent layer and one of attention: the CPU's recurrent kernel is slow, and blocks don't depend on the depth.
 TWO = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
 MODELS = {"qwen3-next": qwen3_next(**TWO), "qwen3.5": qwen3_5(**TWO)}
 
