@@ -141,6 +141,22 @@ class TestVersions:
         assert scheduler.statemark.status is Status.UPSTREAM
         assert not scheduler.statemark.status.is_alarming
 
+    def test_a_version_with_another_signature_keeps_working(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Stood down, the overridden methods pass on what they are given."""
+        monkeypatch.setattr(versions, "installed", lambda: tuple("0" * 12 for _ in versions.FUNCTIONS))
+
+        class Later(fakes.Scheduler):
+            def _mamba_block_aligned_split(self, view: Any, offer: int, found: object, *, uncached: int) -> Any:  # type: ignore[override]
+                return offer, found, uncached
+
+            def _reserve_prefill_lookahead(self, view: Any) -> Any:  # type: ignore[override]
+                return "nothing to reserve"
+
+        scheduler = scheduler_class(Later)(config(), caches(uniform_groups()))
+        assert scheduler.statemark.status is Status.UNKNOWN_VERSION
+        assert scheduler._mamba_block_aligned_split(request(9), 9, "found", uncached=3) == (9, "found", 3)
+        assert scheduler._reserve_prefill_lookahead(request(9)) == "nothing to reserve"
+
     def test_without_vllm_all_functions_are_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert versions.fingerprint("statemark.nothing:at_all") == "missing"
         assert versions.fingerprint("statemark.vllm.versions:nothing") == "missing"

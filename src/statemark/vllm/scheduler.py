@@ -37,22 +37,17 @@ class BoundaryCut:
         """Cut by this rule from now on; None for vLLM's own cut."""
         self._rule = rule
 
-    def _mamba_block_aligned_split(
-        self,
-        request: Any,
-        num_new_tokens: int,
-        num_new_local_computed_tokens: int = 0,
-        num_external_computed_tokens: int = 0,
-    ) -> int:
+    def _mamba_block_aligned_split(self, request: Any, num_new_tokens: int, *computed: Any, **named: Any) -> Any:
         """How many of the tokens on offer this request runs in this step.
 
         Never 0, unless a prefill before it in the same step advances: then `exact` may have it wait for the next step.
+        `computed` are tokens found in the cache at admission, local and external. Where vLLM's own cut is used,
+        whatever a later version passes here is passed on.
         """
         rule = self._rule
         if rule is None:
-            own = cast(Any, super())._mamba_block_aligned_split
-            return int(own(request, num_new_tokens, num_new_local_computed_tokens, num_external_computed_tokens))
-        start = request.num_computed_tokens + num_new_local_computed_tokens + num_external_computed_tokens
+            return cast(Any, super())._mamba_block_aligned_split(request, num_new_tokens, *computed, **named)
+        start = request.num_computed_tokens + sum(computed) + sum(named.values())
         known = request.num_tokens
         view = Prefill(request.num_prompt_tokens, known, request.shared_prefix_boundary)
         if start >= view.end:
@@ -66,17 +61,17 @@ class BoundaryCut:
         self._last_cut = count
         return count
 
-    def _reserve_prefill_lookahead(self, request: Any, num_computed_tokens: int, num_new_tokens: int) -> int:
+    def _reserve_prefill_lookahead(self, request: Any, *arguments: Any, **named: Any) -> Any:
         """vLLM's reserve for multi-module drafters comes after its cut and can take back a whole chunk. The rule has
         kept the reserve already, so it is asked for only where an encoder's limits shortened the chunk in between."""
+        own = cast(Any, super())._reserve_prefill_lookahead
         if self._rule is None:
-            own = cast(Any, super())._reserve_prefill_lookahead
-            return int(own(request, num_computed_tokens, num_new_tokens))
+            return own(request, *arguments, **named)
+        num_computed_tokens, num_new_tokens = (*arguments, *named.values())
         if num_computed_tokens >= max(request.num_prompt_tokens, request.num_tokens - 1):
             return num_new_tokens
         count = num_new_tokens
         if count != self._last_cut:
-            own = cast(Any, super())._reserve_prefill_lookahead
             count = own(request, num_computed_tokens, num_new_tokens) or num_new_tokens
         if count:
             self.advanced_in = cast(Any, self).current_step
