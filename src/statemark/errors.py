@@ -4,7 +4,8 @@ StatemarkError
 ├── UserError               something that the caller can change; `hint` says what
 │   ├── ConfigurationError      an option or a budget that can't work
 │   ├── CheckpointError         a model folder that can't be loaded
-│   └── InvalidRequestError     one request that can't be served; the engine goes on
+│   ├── InvalidRequestError     one request that can't be served; the engine goes on
+│   └── ServerError             another server that doesn't answer, or not as an OpenAI-compatible one does
 └── IntegrityError          a contract would have been broken; nothing was published
 """
 
@@ -41,6 +42,19 @@ class InvalidRequestError(UserError):
     def __init__(self, message: str, *, hint: str = "", param: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.param = param
+
+
+class ServerError(UserError):
+    """Another server that doesn't answer as it should.
+
+    `kind`: down, timeout, closed (ended early), limited (429 or 503), refused (other 4xx), failed (5xx) or
+    protocol (an answer that is not OpenAI's). `wait`: seconds that the server asked for before the next try.
+    """
+
+    def __init__(self, kind: str, message: str, *, hint: str = "", wait: float | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.kind = kind
+        self.wait = wait
 
 
 class IntegrityError(StatemarkError, RuntimeError):

@@ -29,6 +29,7 @@ COMMANDS = {
     "check": "Check a serving configuration for cache faults before it runs.",
     "traces": "Replay recorded sessions on the cache alone and show what it saves.",
     "explain": "Show where two prompts part and what the cache would reuse.",
+    "probe": "Ask a live server whether its prefix cache changes its answers.",
     "plan": "Show how a prompt is cut and what a later one can reuse.",
 }
 

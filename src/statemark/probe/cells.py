@@ -1,0 +1,195 @@
+"""The cells: which requests follow which, and what each observation means. Knows no HTTP and gives no verdict.
+
+A, B are documents that share their first tokens. A cell has its own cache salt, or documents that nobody has seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from statemark.probe.answer import Answer, compare
+from statemark.probe.bench import Asked, Asker
+from statemark.probe.documents import Documents, Unit
+from statemark.probe.judge import Observation
+
+TAIL = 27  # tokens of B behind the shared ones, where nothing else is asked for
+MATES = 3  # requests that decode beside B
+_MUTE = "the server doesn't say how many tokens it reused"
+
+
+@dataclass
+class Cells:
+    """Runs cells. `grid`: tokens that hits are a multiple of, once known (1: they end anywhere)."""
+
+    asker: Asker
+    documents: Documents
+    grid: int = 1
+    mate_tokens: int = 2048  # how long requests that decode beside B would go on
+    serial: int = 0
+
+    def salt(self) -> str:
+        self.serial += 1
+        return f"cell {self.serial}"
+
+    async def cold(self, units: Sequence[Unit]) -> Asked:
+        """B as if nobody had asked before."""
+        return await self.asker.ask(units, self.salt(), cache=False)
+
+    def expected(self, prompt: int, shared: int) -> int:
+        """Tokens that a hit can have at most."""
+        return min(shared, prompt - 1) // self.grid * self.grid
+
+    # --- without hits ---------------------------------------------------------------------------------------
+
+    async def repeat(self, length: int, times: int = 3) -> list[Observation]:
+        units = self.documents.document(f"repeat {length}", length)
+        reference = await self.cold(units)
+        found = []
+        for run in range(1, times + 1):
+            asked = await self.cold(units)
+            found.append(self._cold_observation("repeat", asked, reference.answer, run))
+        return found
+
+    async def mates(self, length: int) -> list[Observation]:
+        """B cold, and B as a hit, while others decode."""
+        units = self.documents.document(f"mates {length}", length)
+        prompts = [self.documents.fresh(f"mate {i} {length}", 24 + 5 * i) for i in range(MATES)]
+        company = await self.asker.company(prompts, self.salt(), self.mate_tokens)
+        warm = self.salt()
+        first = await self.cold(units)
+        await self.asker.ask(units, warm)
+        second = await self.asker.ask(units, warm)
+        there = await company.end()
+        reference = (await self.cold(units)).answer
+        gone = "" if there else "the other requests ended before the measured one"
+        cold = self._cold_observation("mates", first, reference, 1, gone)
+        return [cold, self._hit("mates hit", second, reference, len(units), 2, gone)]
+
+    async def chunks(self, length: int, others: Sequence[int]) -> list[Observation]:
+        """B cold beside long prompts, so that its own prompt is cut elsewhere."""
+        units = self.documents.document(f"chunks {length}", length)
+        prompts = [self.documents.fresh(f"beside {i} {length}", n) for i, n in enumerate(others)]
+        company = await self.asker.company(prompts, self.salt(), 1)
+        await asyncio.sleep(0)
+        asked = await self.cold(units)
+        there = await company.end()
+        reference = (await self.cold(units)).answer
+        gone = "" if there else "the other requests failed"
+        return [self._cold_observation("chunks", asked, reference, 1, gone)]
+
+    def _cold_observation(self, cell: str, asked: Asked, reference: Answer, run: int, why: str = "") -> Observation:
+        if asked.cached:
+            why = f"{asked.cached} tokens came from the cache where none should"
+        return Observation(
+            cell=cell,
+            label=f"{asked.prompt:,} tokens",
+            prompt=asked.prompt,
+            cached=asked.cached,
+            run=run,
+            shift=compare(asked.answer, reference),
+            digest=asked.answer.digest,
+            valid=not why,
+            why=why,
+        )
+
+    # --- with hits ------------------------------------------------------------------------------------------
+
+    async def again(self, length: int, times: int = 2) -> list[Observation]:
+        """The same prompt over again."""
+        units = self.documents.document(f"again {length}", length)
+        salt = self.salt()
+        await self.asker.ask(units, salt)
+        runs = [await self.asker.ask(units, salt) for _ in range(times)]
+        reference = (await self.cold(units)).answer
+        return [self._hit("again", asked, reference, length, run) for run, asked in enumerate(runs, 2)]
+
+    async def written(
+        self, cell: str, shared: int, tails: Sequence[int], tail: int = TAIL, times: int = 2
+    ) -> list[Observation]:
+        """A with each of `tails` once, then B `times`; all share `shared` tokens.
+
+        Where no junction is kept before a second request leaves the prefix, B's first run may miss: then the later ones
+        count. It is invalid if B never hits although it could.
+        """
+        name = f"{cell} {shared} {tail}"
+        prefix = self.documents.document(name, shared)
+        units = [*prefix, *self.documents.fresh(f"{name} B", tail)]
+        salt = self.salt()
+        for i, n in enumerate(tails):
+            await self.asker.ask([*prefix, *self.documents.fresh(f"{name} A{i}", n)], salt)
+        runs = [await self.asker.ask(units, salt) for _ in range(times)]
+        reference = (await self.cold(units)).answer
+        expected = self.expected(len(units), shared)
+        why = ""
+        if any(asked.cached is None for asked in runs):
+            why = _MUTE
+        elif cell == "writer" and expected and not runs[0].cached:
+            why = "no request reused what another had written"
+        elif expected and not any(asked.cached for asked in runs):
+            why = "nothing was reused, although it could have been"
+        return [
+            Observation(
+                cell=cell,
+                label=f"{shared:,} shared, {len(units):,} in all",
+                prompt=asked.prompt,
+                shared=shared,
+                cached=asked.cached,
+                run=run,
+                shift=compare(asked.answer, reference),
+                digest=asked.answer.digest,
+                valid=not why,
+                why=why,
+            )
+            for run, asked in enumerate(runs, 1)
+        ]
+
+    async def turns(self, length: int, count: int = 3) -> list[Observation]:
+        """A conversation: each turn's prompt is the last one's, its answer and something new."""
+        units = self.documents.document(f"turns {length}", length)
+        salt = self.salt()
+        found: list[Observation] = []
+        asked = await self.asker.ask(units, salt)
+        prompts, warm = [], []
+        for turn in range(2, count + 1):
+            answer: Sequence[Unit] = asked.ids or self.documents.fresh(f"answer {turn} {length}", 8)
+            shared = len(units)
+            units = [*units, *answer, *self.documents.fresh(f"turn {turn} {length}", 31)]
+            asked = await self.asker.ask(units, salt)
+            prompts.append((units, shared))
+            warm.append(asked)
+        for (prompt, shared), asked in zip(prompts, warm, strict=True):
+            reference = (await self.cold(prompt)).answer
+            found.append(self._hit("turns", asked, reference, shared, len(found) + 2))
+        return found
+
+    def _hit(self, cell: str, asked: Asked, reference: Answer, shared: int, run: int, why: str = "") -> Observation:
+        if asked.cached is None:
+            why = why or _MUTE
+        elif not asked.cached and self.expected(asked.prompt, shared):
+            why = why or "nothing was reused, although it could have been"
+        return Observation(
+            cell=cell,
+            label=f"{asked.prompt:,} tokens",
+            prompt=asked.prompt,
+            shared=shared,
+            cached=asked.cached,
+            run=run,
+            shift=compare(asked.answer, reference),
+            digest=asked.answer.digest,
+            valid=not why,
+            why=why,
+        )
+
+    # --- how much a change of the prompt moves ----------------------------------------------------------------
+
+    async def scales(self, length: int) -> tuple[float, float]:
+        """(shift of one token edited before the last ones, shift of another document in its place)."""
+        name = f"scale {length}"
+        prefix, tail = self.documents.fresh(name, length), self.documents.fresh(f"{name} tail", TAIL)
+        other = self.documents.fresh(f"{name} other", length)
+        reference = (await self.cold([*prefix, *tail])).answer
+        edited = (await self.cold([*self.documents.edited(prefix, length - 1), *tail])).answer
+        foreign = (await self.cold([*other, *tail])).answer
+        return compare(edited, reference).size, compare(foreign, reference).size

@@ -1,0 +1,59 @@
+"""Documents of high entropy, from tokens that the server's own tokenizer makes; or pieces of an operator's document.
+
+A document is a list of units: token ids, or words where a server takes text only. Equal seeds give equal documents.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+Unit = int | str
+_PIECES, _WORDS = 4, 120  # of the sample whose tokens make up documents
+_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+def sample_texts(seed: int) -> list[str]:
+    """Random short words and numbers, in pieces that fit any context: what the pool of token ids is taken from."""
+    draw = random.Random(f"sample {seed}")
+    words = ["".join(draw.choices(_LETTERS, k=draw.randrange(1, 7))) for _ in range(_PIECES * _WORDS)]
+    return [" ".join(words[i * _WORDS : (i + 1) * _WORDS]) for i in range(_PIECES)]
+
+
+def word_pool(seed: int) -> list[Unit]:
+    """Units for a server that takes text only."""
+    return [f" {word}" for word in sorted({w for text in sample_texts(seed) for w in text.split()})]
+
+
+def prompt_of(units: Sequence[Unit]) -> list[int] | str:
+    """As a request carries it."""
+    if any(isinstance(u, str) for u in units):
+        return "".join(map(str, units))
+    return [int(u) for u in units]
+
+
+class Documents:
+    """Gives fresh documents; `own`: the operator's, which every long piece is then taken from.
+
+    `pool`: units to draw from. Two documents share nothing on purpose, except pieces of the operator's.
+    """
+
+    def __init__(self, pool: Sequence[Unit], seed: int, own: Sequence[Unit] = ()) -> None:
+        self.pool = sorted(set(pool), key=str)
+        self.own = list(own)
+        self.seed = seed
+
+    def fresh(self, name: str, length: int) -> list[Unit]:
+        """`length` units, the same for the same name and seed."""
+        return random.Random(f"{self.seed} {name}").choices(self.pool, k=length)
+
+    def document(self, name: str, length: int) -> list[Unit]:
+        """The beginning of the operator's document where there is one, else a fresh one."""
+        kept = self.own[:length]
+        return [*kept, *self.fresh(name, length - len(kept))]
+
+    def edited(self, units: Sequence[Unit], position: int) -> list[Unit]:
+        """The same units but for one, at `position`."""
+        others = [u for u in self.pool if u != units[position]]
+        changed = random.Random(f"{self.seed} edit {position}").choice(others)
+        return [*units[:position], changed, *units[position + 1 :]]

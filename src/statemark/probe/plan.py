@@ -1,0 +1,120 @@
+"""Which cells a probe runs, in which order and sizes; and what they cost before anything is asked. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import gcd
+
+from statemark.probe.answer import Answer
+from statemark.probe.bench import Asked, Company, Cost
+from statemark.probe.cells import TAIL, Cells
+from statemark.probe.documents import Documents, Unit
+from statemark.probe.judge import Observation
+
+FINE = 64  # where hits may end anywhere, lengths around multiples of this are tried
+
+
+@dataclass(frozen=True)
+class Options:
+    """`limit`: tokens of the longest prompt. `boundaries`: block boundaries whose both sides are tried."""
+
+    limit: int = 4096
+    boundaries: int = 3
+    max_tokens: int = 8
+    beyond_eos: bool = False
+    seed: int = 0
+    mates: bool = True
+
+    def figures(self) -> dict[str, object]:
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Step:
+    """A cell with its name, which is how --resume knows it again."""
+
+    name: str
+    run: Callable[[], Awaitable[list[Observation]]]
+
+
+def first_steps(cells: Cells, options: Options) -> list[Step]:
+    """What needs no grid, and shows it: prompts asked again, of lengths that have no common divisor."""
+    top = options.limit
+    lengths = [top - 3, top * 5 // 7 // 2 * 2, top // 2 - 5]
+    steps = [Step(f"again {n}", lambda n=n: cells.again(n)) for n in lengths]  # type: ignore[misc]
+    return [*steps, Step("repeat", lambda: cells.repeat(top // 2))]
+
+
+def main_steps(cells: Cells, options: Options) -> list[Step]:
+    top, grid = options.limit, cells.grid
+    shared = max((top - 2 * TAIL) // grid * grid, grid) if grid > 1 else top - 3 * TAIL
+    middle = shared // 2 // grid * grid or shared
+    steps = [
+        Step("writer, two", lambda: cells.written("writer", shared, [TAIL // 2, 2 * TAIL])),
+        Step("writer, two, shorter", lambda: cells.written("writer", max(middle - 7, 1), [TAIL, TAIL * 3], 2 * TAIL)),
+        Step("turns", lambda: cells.turns(max(top // 2, min(top - 3 * (TAIL * 2 + 40), 2 * grid)))),
+    ]
+    if options.mates:
+        steps += [
+            Step("mates", lambda: cells.mates(top * 3 // 4)),
+            Step("chunks", lambda: cells.chunks(top // 2, [top // 3 + 11, top // 5 + 3, 37])),
+            Step("chunks, longer", lambda: cells.chunks(top - 9, [top // 7 + 5])),
+        ]
+    for length in boundary_lengths(grid, options):
+        steps.append(
+            Step(f"boundary {length}", lambda n=length: cells.written("boundary", n, [2 * TAIL]))  # type: ignore[misc]
+        )
+    return steps
+
+
+def boundary_lengths(grid: int, options: Options) -> list[int]:
+    """Shared tokens on both sides of the first boundaries, and of the last one that fits."""
+    step = grid if grid >= 16 else FINE
+    last = (options.limit - 3 * TAIL) // step
+    at = sorted({*range(1, min(options.boundaries, last) + 1), *([last] if last > 0 and options.boundaries else [])})
+    return [k * step + side for k in at for side in (-1, 0, 1)]
+
+
+def grid_of(observations: Iterable[Observation]) -> int | None:
+    """The tokens that all hits on own prompts are a multiple of; None without hits."""
+    hits = [o.cached for o in observations if o.cell == "again" and o.cached]
+    return gcd(*hits) if hits else None
+
+
+# --- what it will cost ------------------------------------------------------------------------------------------
+
+
+class _Nobody:
+    async def end(self) -> bool:
+        return True
+
+
+class _Counting:
+    """Stands for a server: counts what it is asked and answers nothing."""
+
+    def __init__(self, max_tokens: int) -> None:
+        self.cost = Cost()
+        self.max_tokens = max_tokens
+
+    async def ask(self, units: Sequence[Unit], salt: str, *, cache: bool = True) -> Asked:
+        self.cost.requests += 1
+        self.cost.prompt_tokens += len(units)
+        self.cost.completion_tokens += self.max_tokens
+        return Asked(Answer(()), 0, len(units), [])
+
+    async def company(self, prompts: Sequence[Sequence[Unit]], salt: str, tokens: int) -> Company:
+        self.cost.requests += len(prompts)
+        self.cost.prompt_tokens += sum(map(len, prompts))
+        return _Nobody()
+
+
+async def estimate(options: Options, grid: int = FINE) -> Cost:
+    """Requests and tokens of a probe that finds nothing; a search for a boundary comes on top."""
+    asker = _Counting(options.max_tokens)
+    cells = Cells(asker, Documents([1, 2, 3], 0), grid)
+    for step in (*first_steps(cells, options), *main_steps(cells, options)):
+        await step.run()
+    for _ in range(3):
+        await asker.ask([0] * options.limit, "")
+    return asker.cost

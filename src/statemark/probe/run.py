@@ -1,0 +1,224 @@
+"""One probe from the first request to the verdict: isolation, grid, scales, cells, and the search for the boundary."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from statemark.errors import ConfigurationError, ServerError
+from statemark.probe.answer import Shift
+from statemark.probe.bench import Bench, Cost
+from statemark.probe.cells import TAIL, Cells
+from statemark.probe.documents import Documents, Unit, sample_texts, word_pool
+from statemark.probe.judge import COLD, OWN, Observation, Verdict, contaminated, judge
+from statemark.probe.plan import Options, Step, first_steps, grid_of, main_steps
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass
+class Result:
+    """Everything that a report shows."""
+
+    server: dict[str, Any]
+    options: Options
+    observations: list[Observation]
+    verdict: Verdict
+    grid: int | None
+    edit: float
+    foreign: float
+    boundary: dict[str, Any] | None
+    cost: Cost
+    expected: Cost
+    notes: list[str] = field(default_factory=list)
+
+
+class Memory:
+    """What an earlier probe of the same server has measured: one JSON line a cell, appended as they end."""
+
+    def __init__(self, path: Path | None, head: dict[str, Any]) -> None:
+        self.cells: dict[str, list[Observation]] = {}
+        self._file: TextIO | None = None
+        if path is None:
+            return
+        known = path.exists() and path.stat().st_size > 0
+        if known:
+            self._read(path, head)
+        self._file = path.open("a", encoding="utf-8")
+        if not known:
+            self._write(head)
+
+    def _read(self, path: Path, head: dict[str, Any]) -> None:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        try:
+            first = json.loads(lines[0])
+        except ValueError:
+            first = None
+        if first != head:
+            raise ConfigurationError(
+                f"{path} is no record of a probe with this server, model and options",
+                hint="name another file, or give the options that it was begun with",
+            )
+        for line in lines[1:]:
+            try:
+                data = json.loads(line)
+                self.cells[data["name"]] = [_observation(o) for o in data["observations"]]
+            except (ValueError, KeyError, TypeError):
+                continue  # cut off while it was written: that cell is measured again
+
+    def keep(self, name: str, observations: list[Observation]) -> None:
+        self.cells[name] = observations
+        self._write({"name": name, "observations": [o.figures() for o in observations]})
+
+    def _write(self, data: dict[str, Any]) -> None:
+        if self._file is not None:
+            self._file.write(json.dumps(data) + "\n")
+            self._file.flush()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def _observation(data: dict[str, Any]) -> Observation:
+    return Observation(
+        cell=data["cell"], label=data["label"], prompt=data["prompt_tokens"], shared=data["shared_tokens"],
+        cached=data["cached_tokens"], run=data["run"], digest=data["digest"], valid=data["valid"], why=data["why"],
+        shift=Shift(data["size"], data["first_token"], data["argmax_changed_at"], data["text_changed_at"]),
+    )  # fmt: skip
+
+
+class Probe:
+    """`own`: the operator's document as text or token ids."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        options: Options,
+        expected: Cost,
+        *,
+        own: str | list[int] = "",
+        memory: Memory,
+        progress: Progress = lambda what, done, total: None,
+    ) -> None:
+        self.bench, self.options, self.expected, self.memory = bench, options, expected, memory
+        self.own = own
+        self.progress = progress
+        self.observations: list[Observation] = []
+        self.notes: list[str] = []
+        self.edit = self.foreign = 0.0
+
+    async def run(self) -> Result:
+        target = self.bench.session.target
+        cells = Cells(self.bench, await self._documents())
+        room = target.max_model_len or self.options.limit + 2048
+        cells.mate_tokens = max(16, min(2048, room - 64))
+        grid: int | None = None
+        boundary = None
+        if await self._isolated(cells):
+            await self._steps(cells, first_steps(cells, self.options))
+            grid = grid_of(self.observations)
+            cells.grid = grid or 1
+            if grid is None:
+                self.notes.append(f"no prompt of up to {self.options.limit:,} tokens was reused when asked again")
+            self.edit, self.foreign = await cells.scales(self.options.limit - 2 * TAIL)
+            await self._steps(cells, main_steps(cells, self.options))
+            boundary = await self._search(cells)
+        verdict = judge(self.observations, edit=self.edit, foreign=self.foreign)
+        return Result(
+            {"url": target.url, "make": target.make, "name": target.name, "model": target.model},
+            self.options, self.observations, verdict, grid, self.edit, self.foreign, boundary,
+            self.bench.cost, self.expected, self.notes,
+        )  # fmt: skip
+
+    async def _documents(self) -> Documents:
+        session, seed = self.bench.session, self.options.seed
+        ids: list[int] = []
+        for text in sample_texts(seed):
+            ids += await session.tokenize(text) or []
+        pool: list[Unit] = list(ids) if ids else word_pool(seed)
+        own: list[Unit] = []
+        if isinstance(self.own, list):
+            own = list(self.own)
+        elif self.own:
+            found = await session.tokenize(self.own)
+            if found is None:
+                raise ServerError("protocol", f"{session.url} can't tokenize the document", hint="give token ids")
+            own = list(found)
+        if not ids:
+            self.notes.append("the server tokenizes for nobody: documents are words, lengths below count words")
+        return Documents(pool, seed, own)
+
+    async def _isolated(self, cells: Cells) -> bool:
+        """Can a request be answered as if nobody had asked before? Also learns where cached tokens are told."""
+        units = cells.documents.fresh("isolation", self.options.limit)
+        await self.bench.ask(units, "isolation one")
+        again = await self.bench.ask(units, "isolation one")
+        if again.cached is None:
+            self.bench.counting = "metrics"
+            if await self.bench.session.hits() is None:
+                self.bench.counting = "usage"
+                self.notes.append(
+                    "neither usage nor /metrics tells cached tokens (vLLM: --enable-prompt-tokens-details)"
+                )
+        if not self.bench.can_isolate:
+            self.notes.append("no way is known to ask this server for an answer without its cache")
+            return False
+        other = await self.bench.ask(units, "isolation two", cache=False)
+        shared = bool(other.cached)
+        self.observations.append(
+            Observation(
+                cell="salt", label=f"{len(units):,} tokens", prompt=len(units), cached=other.cached,
+                shift=Shift(0.0, 0 if shared else None),
+            )
+        )  # fmt: skip
+        if shared:
+            self.notes.append("salts separate nothing, so nothing else can be measured")
+        return not shared
+
+    async def _steps(self, cells: Cells, steps: list[Step]) -> None:
+        for step in steps:
+            self.progress(step.name, self.bench.cost.prompt_tokens, max(self.expected.prompt_tokens, 1))
+            found = self.memory.cells.get(step.name)
+            if found is None:
+                found = await step.run()
+                self.memory.keep(step.name, found)
+            self.observations += found
+
+    async def _search(self, cells: Cells) -> dict[str, Any] | None:
+        """Between nothing shared and what was contaminated, the shortest shared prefix that spoils an answer."""
+        bad = [o for o in self.observations if o.cell in ("writer", "boundary", "again") and self._bad(o)]
+        if not bad:
+            return None
+        foreign = [o for o in bad if o.cell != "again"]
+        worst = min(foreign or bad, key=lambda o: o.shared)
+        cell = "boundary" if foreign else "again"
+        low, high = 0, worst.shared
+        step = cells.grid if cells.grid >= 16 else 1
+        tries = 0
+        while high - low > step and tries < 14:
+            middle = max(low + 1, (low + high) // 2 // step * step)
+            self.progress(f"boundary {low}-{high}", 99, 100)
+            if cell == "again":
+                found = await cells.again(middle, 1)
+            else:
+                found = await cells.written("boundary", middle, [2 * TAIL])
+            self.observations += found
+            tries += 1
+            low, high = (low, middle) if any(self._bad(o) for o in found) else (middle, high)
+        return {"cell": cell, "right_up_to": low, "wrong_from": high, "blocks": round(high / step, 2), "block": step}
+
+    def _bad(self, o: Observation) -> bool:
+        moved = [x for x in self.observations if x.valid]
+        scale = {"edit": self.edit, "foreign": self.foreign}
+        small = judge(moved, **scale)
+        own = [
+            x.shift.size for x in moved if x.cell in OWN and not contaminated(x, **scale, control=small.control, own=0)
+        ]
+        return o.valid and contaminated(o, **scale, control=small.control, own=max(own, default=0.0))
+
+
+__all__ = ["COLD", "Memory", "Probe", "Result"]

@@ -1,0 +1,215 @@
+"""Whole probes: on a stand-in whose flaws are known to the token, and on real servers with planted faults."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from statemark.client import Session
+from statemark.errors import ConfigurationError, ServerError
+from statemark.faults import FAULTS
+from statemark.probe.bench import Bench
+from statemark.probe.page import draw_page
+from statemark.probe.plan import Options, boundary_lengths, estimate
+from statemark.probe.report import figures, lines
+from statemark.probe.run import Memory, Probe, Result
+from statemark.server.faulty import FaultyModel
+from statemark.server.loaded import LoadedModel
+from tests.client.stand_in import StandIn
+from tests.server.live_server import running
+from tests.tiny_model import write_tiny
+
+OPTIONS = Options(limit=640, boundaries=2, mates=False)
+
+
+async def _probe(session: Session, options: Options, path: Path | None = None, own: str = "") -> Result:
+    async with session:
+        await session.find()
+        bench = Bench(session, max_tokens=options.max_tokens, beyond_eos=options.beyond_eos, run="test")
+        memory = Memory(path, {"head": 1, **options.figures()})
+        try:
+            return await Probe(bench, options, await estimate(options), own=own, memory=memory).run()
+        finally:
+            memory.close()
+
+
+def probe(stand_in: StandIn, options: Options = OPTIONS, path: Path | None = None, own: str = "") -> Result:
+    return asyncio.run(_probe(Session("http://server", transport=stand_in.transport()), options, path, own))
+
+
+@pytest.mark.parametrize("make", ["vllm", "sglang", "llamacpp", "statemark"])
+@pytest.mark.parametrize("block", [1, 64, 100])
+def test_a_right_server_of_any_make_is_exact_and_its_block_is_found(make, block):
+    result = probe(StandIn(make=make, block=block))
+    assert (result.verdict.kind, result.grid) == ("exact", block)
+
+
+def test_cached_tokens_may_come_from_metrics():
+    result = probe(StandIn(usage=False))
+    assert (result.verdict.kind, result.grid) == ("exact", 64)
+
+
+def test_without_either_the_probe_says_nothing():
+    result = probe(StandIn(usage=False, metrics=False))
+    assert result.verdict.kind == "invalid"
+    assert any("cached tokens" in note for note in result.notes)
+
+
+def test_a_cache_that_never_hits_is_invalid_and_not_clean():
+    result = probe(StandIn(block=10_000))
+    assert (result.verdict.kind, result.grid) == ("invalid", None)
+
+
+def test_salts_that_separate_nothing():
+    result = probe(StandIn(salts=False))
+    assert (result.verdict.kind, result.verdict.cells) == ("contaminated", ("salt",))
+
+
+def test_an_unknown_make_can_not_be_isolated():
+    assert probe(StandIn(make="other")).verdict.kind == "invalid"
+
+
+def test_the_boundary_from_which_on_another_writer_shows():
+    """Whose request wrote the block decides the answer, from two blocks on: found by bisection, to the block."""
+
+    def flaw(prompt, hit, writer):
+        return 0.01 if hit >= 128 and writer is not None and writer[:hit] == prompt[:hit] and writer != prompt else 0.0
+
+    result = probe(StandIn(flaw=flaw), Options(limit=1200, boundaries=0, mates=False))
+    assert result.verdict.kind == "contaminated"
+    assert result.verdict.cells[0] in ("writer", "turns")
+    assert result.boundary == {"cell": "boundary", "right_up_to": 64, "wrong_from": 128, "blocks": 2.0, "block": 64}
+
+
+def test_a_stale_state_shows_in_own_hits_too():
+    result = probe(StandIn(flaw=lambda prompt, hit, writer: 0.9 * bool(hit)))
+    assert result.verdict.kind == "contaminated"
+    assert "again" in result.verdict.cells
+    assert result.boundary["wrong_from"] <= 64
+
+
+def test_noise_of_the_arithmetic_is_drift():
+    def flaw(prompt, hit, writer):  # every answer is a little off, by how it was computed
+        flaw.calls += 1
+        return 1e-4 * (flaw.calls % 3)
+
+    flaw.calls = 0
+    result = probe(StandIn(flaw=flaw))
+    assert result.verdict.kind == "drift"
+    assert 1e-4 < result.verdict.control < 3e-4
+    assert result.boundary is None
+
+
+@pytest.mark.parametrize("make", ["vllm", "llamacpp"])
+def test_an_operators_document(make):
+    own = "".join(hashlib.sha256(bytes([i])).hexdigest() for i in range(12))
+    stand_in = StandIn(make=make)
+    result = probe(stand_in, own=own)
+    assert result.verdict.kind == "exact"
+    assert any(body["prompt"][:99] == [ord(c) for c in own[:99]] for body in stand_in.bodies)
+
+
+def test_no_log_probabilities():
+    with pytest.raises(ServerError, match="gives no log-probabilities"):
+        probe(StandIn(logprobs=False))
+
+
+def test_resume_measures_only_what_is_missing(tmp_path):
+    path = tmp_path / "probe.jsonl"
+    whole = StandIn()
+    first = probe(whole, path=path)
+    kept = path.read_text().splitlines()
+    path.write_text("\n".join([*kept[:5], kept[5][:20]]) + "\n")  # interrupted in the sixth line
+    rest = StandIn()
+    second = probe(rest, path=path)
+    assert second.verdict == first.verdict
+    assert len(rest.bodies) < len(whole.bodies)
+    third = StandIn()
+    probe(third, path=path)
+    assert len(third.bodies) < 12
+
+
+def test_resume_refuses_the_record_of_another_probe(tmp_path):
+    path = tmp_path / "probe.jsonl"
+    probe(StandIn(), path=path)
+    with pytest.raises(ConfigurationError, match="no record of a probe"):
+        probe(StandIn(), Options(limit=700, mates=False), path)
+
+
+def test_estimate_and_actual_cost():
+    result = probe(StandIn())
+    assert result.cost.requests == pytest.approx(result.expected.requests, abs=6)
+    assert result.cost.prompt_tokens == pytest.approx(result.expected.prompt_tokens, rel=0.35)
+
+
+def test_both_sides_of_every_boundary():
+    assert boundary_lengths(100, Options(limit=400, boundaries=2)) == [99, 100, 101, 199, 200, 201, 299, 300, 301]
+    assert boundary_lengths(100, Options(limit=400, boundaries=0)) == []
+
+
+def test_reports_hold_every_request_and_no_text():
+    result = probe(StandIn(flaw=lambda prompt, hit, writer: 0.9 * bool(hit)))
+    data = json.loads(json.dumps(figures(result)))
+    assert data["verdict"] == "contaminated"
+    assert len(data["observations"]) == len(result.observations)
+    assert "CONTAMINATED" in "\n".join(lines(result))
+    page = draw_page(result)
+    assert page == draw_page(result)
+    assert page.count("<rect") >= len(result.observations)
+    assert "http-equiv" not in page
+    assert "src=" not in page
+    assert "token_id:" not in page + json.dumps(data)
+
+
+# --- real servers -----------------------------------------------------------------------------------------------
+
+ENGINE = {"num_threads": 1, "cache_memory": "128MiB", "max_num_seqs": 8, "max_num_batched_tokens": 256}
+LIVE = Options(limit=512, boundaries=1)
+# What each planted fault is called, and a cell that has to show it.
+EXPECTED = {
+    "wrong-position": ("contaminated", "again"),
+    "other-request": ("contaminated", "again"),
+    "one-token-late": ("contaminated", "again"),
+    "state-reset": ("contaminated", "again"),
+    "conv-dropped": ("contaminated", "again"),
+    "page-head": ("contaminated", "again"),
+    "slot-not-cleared": ("contaminated", None),
+    "salts-ignored": ("contaminated", "salt"),
+    "batch-mix": ("drift", "mates"),
+    "chunk-rounding": ("drift", "mates"),
+    "saved-rounding": ("drift", "again"),
+}
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny(tmp_path_factory.mktemp("probed") / "tiny")
+
+
+def live(load, options: Options = LIVE) -> Result:
+    with running(load) as found:
+        return asyncio.run(_probe(Session(found.url), options))
+
+
+def test_the_healthy_server_is_exact(folder):
+    result = live(lambda: LoadedModel.load(folder, **ENGINE), Options(limit=320, boundaries=1))
+    assert result.verdict.kind == "exact", result.verdict.reasons
+    assert result.grid == 1
+    assert result.edit > 0.1
+
+
+def test_every_fault_is_expected_to_be_named():
+    assert set(EXPECTED) == set(FAULTS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_the_probe_names_every_planted_fault(folder, name):
+    result = live(lambda: FaultyModel.load_with(FAULTS[name], folder, **ENGINE))
+    kind, cell = EXPECTED[name]
+    assert result.verdict.kind == kind, result.verdict.reasons
+    assert cell is None or cell in result.verdict.cells
