@@ -30,6 +30,8 @@ COMMANDS = {
     "traces": "Replay recorded sessions on the cache alone and show what it saves.",
     "explain": "Show where two prompts part and what the cache would reuse.",
     "probe": "Ask a live server whether its prefix cache changes its answers.",
+    "replay": "Replay traffic against live servers and report what their users would feel.",
+    "record": "Write a trace of a server's traffic that holds no words.",
     "plan": "Show how a prompt is cut and what a later one can reuse.",
 }
 

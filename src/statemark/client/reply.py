@@ -53,7 +53,8 @@ class Reply:
     def _choice(self, choice: Any, now: float) -> None:
         if not isinstance(choice, dict):
             raise ServerError("protocol", "a choice that is no object")
-        text = choice.get("text") or ""
+        said = choice.get("delta") or choice.get("message") or {}  # of a chat
+        text = choice.get("text") or said.get("content") or said.get("reasoning_content") or said.get("reasoning") or ""
         found = tokens_of(choice.get("logprobs"))
         ids = choice.get("token_ids") or _ids_of(choice.get("logprobs"))
         self.tokens += found

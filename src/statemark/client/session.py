@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from statemark.client.reply import Reply, error_text
-from statemark.client.request import Ask, body_of
+from statemark.client.request import Ask, body_of, path_of
 from statemark.client.target import Target, base_url, choose_model, context_of, make_of
 from statemark.errors import ServerError
 
@@ -50,6 +50,9 @@ class Session:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
         await self._http.aclose()
 
     async def find(self, model: str | None = None) -> Target:
@@ -89,7 +92,7 @@ class Session:
         """The whole answer; waits and tries again where the server is full."""
         body = body_of(ask, self.target, stream=False)
         sent = time.perf_counter()
-        response = await self._patient("/v1/completions", body)
+        response = await self._patient(path_of(ask), body)
         reply = Reply(sent=sent, ended=time.perf_counter())
         reply.take(self._object(response), reply.ended)
         return reply
@@ -100,7 +103,7 @@ class Session:
         reply.sent = time.perf_counter()
         done = False
         try:
-            async with self._http.stream("POST", "/v1/completions", json=body) as response:
+            async with self._http.stream("POST", path_of(ask), json=body) as response:
                 if response.status_code != 200:
                     await response.aread()
                     self._check(response)

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from statemark.client.sample import sample_texts
 from statemark.errors import ConfigurationError, ServerError
 from statemark.probe.answer import Shift
 from statemark.probe.bench import Bench, Cost
 from statemark.probe.cells import TAIL, Cells
-from statemark.probe.documents import Documents, Unit, sample_texts, word_pool
+from statemark.probe.documents import Documents, Unit, word_pool
 from statemark.probe.judge import COLD, OWN, Observation, Verdict, contaminated, judge
 from statemark.probe.plan import Options, Step, first_steps, grid_of, main_steps
 

@@ -1,0 +1,94 @@
+"""Whole replays against servers in this process: order, errors by kind, resume, preflight. No figure is a bound."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from statemark.cli import main
+from tests.server.fake_model import FakeModel
+from tests.server.live_server import running
+
+AGENT = ["--synthetic", "agent", "--agent", "sessions=3,turns=3,shared=200,user=20,answer=6,reasoning=3,think=0.01"]
+
+
+def replay(*arguments: str) -> int:
+    return main(["replay", *AGENT, *arguments])
+
+
+def test_figures_of_an_agent_workload(capsys, tmp_path):
+    out, page = tmp_path / "run.jsonl", tmp_path / "run.html"
+    with running(FakeModel) as server:
+        assert replay("--target", server.url, "--out", str(out), "--page", str(page), "--json") == 0
+        data = json.loads(capsys.readouterr().out)
+        (figures,) = data["targets"].values()
+        assert (figures["completed"], figures["failed"]) == (9, 0)
+        assert figures["total_output_tokens"] == 9 * 9
+        # The stand-in reuses every beginning that it has seen: nothing that could be reused is lost.
+        assert figures["cached_tokens"] >= figures["ideal_cached_tokens"] > 0
+        assert [row["turn"] for row in figures["turns"]] == [1, 2, 3]
+        assert data["head"]["arms"][0]["fingerprint"] == "statemark-test"
+        lines = [json.loads(line) for line in out.read_text().splitlines()]
+        sent = [(r["record"]["session"], r["record"]["turn"]) for r in lines[1:]]
+        assert len(sent) == 9
+        for name in {s for s, _ in sent}:
+            assert [t for s, t in sent if s == name] == [1, 2, 3]
+    assert "<svg" in page.read_text()
+
+
+def test_resume_sends_only_sessions_that_are_missing(capsys, tmp_path):
+    out = tmp_path / "run.jsonl"
+    model = FakeModel()
+    with running(lambda: model) as server:
+        assert replay("--target", server.url, "--out", str(out), "--concurrency", "1") == 0
+        lines = out.read_text().splitlines()
+        out.write_text("\n".join(lines[:6]) + '\n{"rec')  # a session, two requests of the next, and half a line
+        before = len(model.seen)
+        assert replay("--target", server.url, "--out", str(out), "--concurrency", "1") == 2
+        assert "exists" in capsys.readouterr().err
+        assert replay("--target", server.url, "--out", str(out), "--concurrency", "1", "--resume", "--json") == 0
+        data = json.loads(capsys.readouterr().out)
+        assert next(iter(data["targets"].values()))["completed"] == 9
+        answered = [r for r in model.seen[before:] if len(r.prompt_token_ids) > 150 and r.params.max_tokens == 9]
+        assert len(answered) == 6
+
+
+def test_two_targets_are_paired(capsys):
+    with running(FakeModel) as one, running(FakeModel) as two:
+        assert replay("--target", one.url, "--target", two.url, "--rounds", "2", "--json") == 0
+    data = json.loads(capsys.readouterr().out)
+    (found,) = data["compare"].values()
+    assert (found["pairs"], found["rounds"]) == (18, 2)
+    assert found["ttft"]["low"] <= found["ttft"]["ratio"] <= found["ttft"]["high"]
+
+
+def test_the_wrong_arm_is_refused_before_anything_is_sent(capsys):
+    with running(FakeModel) as server:
+        assert replay("--target", server.url, "--expect", "patched") == 2
+    assert "not the expected arm" in capsys.readouterr().err
+
+
+def test_failures_are_counted_by_kind(capsys, tmp_path):
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(json.dumps({"messages": [{"role": "user", "content": text}], "max_tokens": 4}) + "\n"
+                           for text in ("fine", "!fail", "fine as well")))  # fmt: skip
+    with running(FakeModel) as server:
+        assert main(["replay", str(log), "--target", server.url, "--json"]) == 0
+    (figures,) = json.loads(capsys.readouterr().out)["targets"].values()
+    assert (figures["completed"], figures["errors"]) == (2, {"failed": 1})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--target", "http://127.0.0.1:1"], "nobody answers"),
+        ([], "nothing to ask"),
+        (["--target", "http://127.0.0.1:1", "--resume"], "nothing to go on from"),
+        (["--target", "http://127.0.0.1:1", "--agent", "wings=2"], "is no size"),
+        (["--compare", "/nowhere/a.jsonl"], "can't be read"),
+    ],
+)
+def test_bad_input(capsys, arguments, words):
+    assert replay(*arguments) == 2
+    assert words in capsys.readouterr().err
