@@ -16,8 +16,10 @@ import pytest
 from training.shape import Shape
 
 from statemark import bundled
+from statemark.cache.disk import Always
 from statemark.demo.document import Question, make_document
 from statemark.engine.core import Engine
+from statemark.engine.disk import DiskOptions
 from statemark.engine.model_executor import ModelExecutor
 from statemark.engine.outputs import OutputBuilder, RequestOutput
 from statemark.engine.params import SamplingParams
@@ -181,6 +183,40 @@ def test_preempted(model: Model, caching: bool) -> None:
     alone = [Asked(a.question, replace(a.request, cache_salt=a.request.request_id)) for a in model.asked]
     model.check(together(text, alone))
     assert text.engine.stats()["preemptions"] > 0
+
+
+def test_from_disk(model: Model, tmp_path: Path) -> None:
+    """Each question to an engine that has nothing in memory, only the files of those that were asked before."""
+    reused = []
+    for asked in [*model.asked, *model.asked]:
+        text = model.open(disk=DiskOptions(path=tmp_path, limit=1 << 30, pace=Always()))
+        answers = one_by_one(text, [asked])
+        model.check(answers)
+        reused.append(answers[asked.request.request_id].num_cached_tokens)
+        text.close(60)
+        assert text.engine.disk is not None
+        assert not set(text.engine.disk.folder.counters) & {"disk_damaged", "disk_stamp", "disk_failed", "disk_orphan"}
+    assert [count > 0 for count in reused[: len(model.asked)]] == [False, True, True, True, True]
+    assert reused[len(model.asked) :] == [len(asked.request.prompt_token_ids) - 1 for asked in model.asked]
+
+
+def test_from_memory_and_disk_in_company(model: Model, tmp_path: Path) -> None:
+    """A cache in memory of a few marks, so that what is pushed out comes back from disk while others run."""
+    spec = model.model.spec
+    longest = -(-max(len(a.request.prompt_token_ids) + ANSWER for a in model.asked) // 16)
+    text = model.open(
+        cache_bytes=8 * spec.slot_bytes + 3 * longest * spec.page_bytes,
+        max_model_len=16 * longest,
+        max_num_seqs=3,
+        disk=DiskOptions(path=tmp_path, limit=1 << 30, pace=Always(), background=False),
+    )
+    for _ in range(2):
+        for salt in ("a", "b", "c"):
+            model.check(together(text, [Asked(a.question, replace(a.request, cache_salt=salt)) for a in model.asked]))
+            assert text.engine.disk is not None
+            text.engine.disk.spill.writer.work()
+    assert text.engine.stats()["disk_hits"] > 0
+    text.close()
 
 
 def test_reversed_and_twice_in_company(model: Model) -> None:

@@ -56,7 +56,8 @@ def test_only_what_was_given_is_passed_on() -> None:
 
 def test_every_flag_arrives() -> None:
     line = """
-        --model m --dtype float32 --threads 2 --cache-memory 1K --max-model-len 9 --max-num-seqs 3
+        --model m --dtype float32 --threads 2 --cache-memory 1K --cache-dir d --cache-disk 1M
+        --max-model-len 9 --max-num-seqs 3
         --max-num-batched-tokens 7 --no-prefix-caching --isa avx2 --max-tokens 4 -t 0 --top-p 0.5 --top-k 3
         --min-p 0.1 --repetition-penalty 1.5 --presence-penalty 1 --frequency-penalty -1 --seed 7
         --stop a --stop b --min-tokens 2 --ignore-eos
@@ -67,6 +68,8 @@ def test_every_flag_arrives() -> None:
         "dtype": "float32",
         "num_threads": 2,
         "cache_memory": 1024,
+        "cache_dir": "d",
+        "cache_disk": 1 << 20,
         "max_model_len": 9,
         "max_num_seqs": 3,
         "max_num_batched_tokens": 7,

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import openai
@@ -71,6 +72,9 @@ def test_a_piped_chat(tiny: str) -> None:
         (["generate", "-m", "TINY", "x", "--top-p", "2"], "top_p"),
         (["serve", "-m", "no/such/folder", "--port", "0"], "no/such/folder"),
         (["serve", "-m", "TINY", "--port", "0", "--api-key", ""], "the API key is empty"),
+        (["generate", "-m", "TINY", "x", "--cache-disk", "1G"], "cache_disk is given without cache_dir"),
+        (["generate", "-m", "TINY", "x", "--cache-dir", "/dev/null"], "the cache directory '/dev/null' can't be made"),
+        (["generate", "-m", "TINY", "x", "--cache-dir", "d", "--no-prefix-caching"], "prefix caching is off"),
         (["serve", "-m", "TINY", "--port", "0", "--host", "host.invalid"], "can't listen on host.invalid:0"),
     ],
 )
@@ -141,6 +145,61 @@ def test_serve_reports_answers_and_ends_on_a_signal(tiny: str, number: signal.Si
         _, rest = process.communicate(timeout=60)
         assert process.returncode == code
         assert "Traceback" not in rest
+
+
+LONG = "a document that many questions are about, long enough to be worth a file " * 60
+
+
+def cached_of(url: str, **fields: object) -> tuple[int, int, str]:
+    body = {"model": "tiny", "prompt": LONG, "max_tokens": 4, "temperature": 0, **fields}
+    answer = httpx.post(f"{url}/v1/completions", json=body, timeout=120).json()
+    usage = answer["usage"]
+    reused = usage["prompt_tokens_details"]["cached_tokens"]
+    return reused, usage["prompt_tokens"], answer["choices"][0]["text"]
+
+
+def test_a_killed_server_loses_nothing_but_what_was_in_flight(tiny: str, tmp_path: Path) -> None:
+    asked = ("--cache-dir", str(tmp_path / "kept"), "--cache-disk", "200MiB")
+    with serving(tiny, *asked) as (process, url, lines):
+        assert any(re.match(r"disk +.*kept: 0 marks of this model, 0 of 200 MiB", line) for line in lines), lines
+        none, size, text = cached_of(url)
+        assert none == 0
+        for _ in range(3):  # an idle moment, in which the writer comes to its end
+            found = {path.name for path in (tmp_path / "kept").glob("*.mark")}
+            assert cached_of(url, prompt="short")[1] < size
+        process.kill()
+        process.wait()
+        assert found, "nothing was written while the server ran"
+    with serving(tiny, *asked) as (process, url, lines):
+        assert any(re.match(r"disk +.*kept: [1-9]\d* marks of this model", line) for line in lines), lines
+        reused, _, again = cached_of(url)
+        assert reused > size - 300
+        assert again == text
+        assert cached_of(url, cache_salt="other") == (0, size, text)
+        assert not list((tmp_path / "kept").glob(".*"))
+
+
+def test_generate_keeps_prefixes_for_the_next_run(tiny: str, tmp_path: Path) -> None:
+    asked = [
+        "generate",
+        "-m",
+        tiny,
+        *SMALL,
+        "--cache-dir",
+        str(tmp_path),
+        LONG,
+        "-t",
+        "0",
+        "--max-tokens",
+        "4",
+        "--json",
+    ]
+    first, second = (json.loads(ran(*asked).stdout) for _ in range(2))
+    texts = [found["prompts"][0]["choices"][0]["text"] for found in (first, second)]
+    assert texts[0] == texts[1]
+    counts = [found["prompts"][0]["cached_tokens"] for found in (first, second)]
+    assert counts[0] == 0
+    assert counts[1] > 500
 
 
 def test_serve_on_a_taken_port(tiny: str) -> None:

@@ -28,6 +28,34 @@ def test_a_soak_of_100_000_requests_leaves_no_page_and_no_mark():
     assert len(engine.cache.order) == 0
 
 
+def test_a_short_soak_with_a_directory_reuses_from_disk_and_leaves_no_file(tmp_path):
+    soak = Soak(seed=2, check_every=20, folder=tmp_path)
+    stats = soak.run(300).stats()
+    assert stats["disk_hits"] > 0, "the cache must be too small, or nothing is shown"
+    assert stats["disk_evicted"] > 0
+    assert not any(stats.get(f"disk_{reason}", 0) for reason in ("damaged", "truncated", "stamp", "failed", "orphan"))
+
+
+@pytest.mark.slow
+def test_a_soak_of_100_000_requests_with_a_directory_leaves_no_page_no_mark_and_no_file(tmp_path):
+    soak = Soak(seed=4, check_every=10_000, folder=tmp_path)
+    engine = soak.run(100_000)
+    assert soak.finished + soak.aborted == 100_000
+    assert engine.stats()["disk_hits"] > 1_000
+
+
+def leak_a_file(engine):
+    engine.disk.folder.path.joinpath("0" * 32 + ".tmp").write_bytes(b"")
+
+
+def test_a_planted_file_is_found(tmp_path, monkeypatch):
+    soak = Soak(folder=tmp_path)
+    step = soak._step
+    monkeypatch.setattr(soak, "_step", lambda engine, draw: (leak_a_file(engine), step(engine, draw)))
+    with pytest.raises(IntegrityError, match="files are left"):
+        soak.run(5)
+
+
 def leak_a_page(engine):
     engine.cache.budget.try_page()
 

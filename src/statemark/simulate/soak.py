@@ -6,8 +6,11 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from statemark.cache.disk import Always
 from statemark.engine.core import Engine
+from statemark.engine.disk import DiskOptions
 from statemark.engine.params import SamplingParams
 from statemark.engine.request import EngineRequest
 from statemark.engine.sampler import Sampler
@@ -25,6 +28,7 @@ def simulated_engine(
     budget: int,
     max_model_len: int = _LONGEST,
     enable_prefix_caching: bool = True,
+    disk: DiskOptions | None = None,
 ) -> Engine:
     """An engine over it, with the real scheduler, cache and sampler."""
     return Engine(
@@ -35,6 +39,7 @@ def simulated_engine(
         cache_bytes=cache_bytes,
         max_model_len=max_model_len,
         enable_prefix_caching=enable_prefix_caching,
+        disk=disk,
     )
 
 
@@ -49,6 +54,8 @@ class Soak:
     pages: int = 160
     slots: int = 24
     check_every: int = 500
+    folder: Path | None = None  # a directory for the disk tier
+    disk_bytes: int = 2 << 20
     finished: int = 0
     aborted: int = 0
     _chats: list[list[int]] = field(default_factory=list)
@@ -59,7 +66,10 @@ class Soak:
         draw = random.Random(self.seed)
         executor = SimulatedExecutor(page_bytes=1 << 10, slot_bytes=16 << 10)
         total = self.pages * executor.page_bytes + self.slots * executor.slot_bytes
-        engine = simulated_engine(executor, total, seqs=8, budget=256)
+        disk = None
+        if self.folder is not None:
+            disk = DiskOptions(path=self.folder, limit=self.disk_bytes, pace=Always())
+        engine = simulated_engine(executor, total, seqs=8, budget=256, disk=disk)
         sent = 0
         while sent < requests or engine.has_work():
             while sent < requests and len(self._open) < 10:
@@ -69,10 +79,14 @@ class Soak:
                     engine.check_integrity()
             self._step(engine, draw)
         engine.check_integrity()
+        engine.close()
         engine.cache.reset()
         used = engine.cache.budget.used_bytes
         if used or len(engine.cache.index) or len(engine.cache.order):
             raise IntegrityError(f"{used} bytes and {len(engine.cache.index)} marks are left after {requests} requests")
+        left = [] if self.folder is None else sorted(path.name for path in self.folder.iterdir())
+        if left:
+            raise IntegrityError(f"{len(left)} files are left, {left[0]} for one")
         return engine
 
     def _send(self, engine: Engine, draw: random.Random, number: int) -> None:

@@ -38,12 +38,12 @@ def forge(path: Path, record: Record, parts: list[bytes]) -> None:
     path.write_bytes(replace(record, sums=sums).header() + b"".join(parts))
 
 
-def swap_states(folder: Path) -> int:
-    """Give each checkpoint the state (with its stamps) of the next; returns how many there are."""
+def swap_states(folder: Path, *, stamps: bool = True) -> int:
+    """Give each checkpoint the state (with its stamps, or without) of the next; returns how many there are."""
     paths = sorted(folder.glob("*.mark"))
     loaded = [load(path) for path in paths]
     for i, path in enumerate(paths):
         record, parts = loaded[i]
         other, others = loaded[(i + 1) % len(loaded)]
-        forge(path, replace(record, stamps=other.stamps), [*parts[:-1], others[-1]])
+        forge(path, replace(record, stamps=other.stamps if stamps else record.stamps), [*parts[:-1], others[-1]])
     return len(paths)

@@ -14,8 +14,8 @@ Knows pages and slots as memory that somebody lends; like the rest of the cache,
 
 from statemark.cache.disk.folder import Folder
 from statemark.cache.disk.memory import Memory
-from statemark.cache.disk.pace import Pace
+from statemark.cache.disk.pace import Always, Pace
 from statemark.cache.disk.record import Layout
 from statemark.cache.disk.tier import DiskTier
 
-__all__ = ["DiskTier", "Folder", "Layout", "Memory", "Pace"]
+__all__ = ["Always", "DiskTier", "Folder", "Layout", "Memory", "Pace"]

@@ -239,6 +239,8 @@ class Folder:
             for batch in parts:
                 write_all(fd, batch)
             written()
+            used = time.time_ns()
+            os.utime(fd, ns=(used, used))
             os.fsync(fd)
             os.rename(temporary, self.path / f"{record.digest.hex()}.mark")
         except BaseException:
@@ -250,7 +252,7 @@ class Folder:
         self._sync()
         with self._lock:
             if record.digest not in self._entries:
-                self._list(record, time.time_ns())
+                self._list(record, used)
 
     def _sync(self) -> None:
         with contextlib.suppress(OSError), opened(self.path, os.O_DIRECTORY) as fd:
