@@ -178,7 +178,7 @@ class Folder:
 
     def _remove_leftover(self, name: str) -> None:
         """A temporary file that nobody holds a lock on belongs to a writer that died."""
-        with contextlib.suppress(OSError), opened(self.path / name) as fd:
+        with contextlib.suppress(OSError, UnusableError), opened(self.path / name) as fd:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._unlink(name)
             self.counters["disk_leftovers_removed"] += 1
