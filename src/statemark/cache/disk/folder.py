@@ -232,9 +232,10 @@ class Folder:
         self._serial += 1
         temporary = self.path / f".{record.digest.hex()}.{os.getpid()}.{self._serial}.tmp"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        fd = os.open(temporary, flags, 0o600)
+        with self._lock:  # between the two calls it would look like a leftover to `refresh`
+            fd = os.open(temporary, flags, 0o600)
+            fcntl.flock(fd, fcntl.LOCK_EX)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             write_all(fd, [record.header()])
             for batch in parts:
                 write_all(fd, batch)
