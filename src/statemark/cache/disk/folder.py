@@ -180,7 +180,7 @@ class Folder:
         """A temporary file that nobody holds a lock on belongs to a writer that died."""
         with contextlib.suppress(OSError, UnusableError), opened(self.path / name) as fd:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._unlink(name)
+            os.unlink(self.path / name)  # gone already if its writer has just ended well
             self.counters["disk_leftovers_removed"] += 1
 
     # --- finding --------------------------------------------------------------------------------------------
