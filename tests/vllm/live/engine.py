@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,17 @@ def engine(model: str, **options: Any) -> Iterator[Engine]:
     """A tiny model with random weights, served in this process."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     with tempfile.TemporaryDirectory() as folder:
+        _larger_weights()
         yield Engine(start(model, folder, max_num_batched_tokens=8192, **options))
+
+
+def _larger_weights() -> None:
+    """vLLM's dummy weights are all alike and below a thousandth: no sum then depends on the order of its terms."""
+    from vllm.model_executor.model_loader import dummy_loader, weight_utils
+
+    seeds = count(1)
+    fill = weight_utils.initialize_single_dummy_weight
+    dummy_loader.initialize_single_dummy_weight = lambda tensor: fill(tensor, -0.1, 0.1, next(seeds))
 
 
 def start(model: str, folder: str, **options: Any) -> Any:
