@@ -208,5 +208,12 @@ def test_a_client_that_leaves_frees_the_engine(real: Running) -> None:
 
 def test_the_report_tells_what_the_cache_holds(real: Running) -> None:
     text = "\n".join(real.state.model().report())
-    for part in ("tiny", "bfloat16", "1 thread", "64 MiB", "tokens of pages", "marks", "from 1 token on"):
+    for part in (
+        "tiny",
+        "bfloat16",
+        "1 thread",
+        "64 MiB: ",
+        "tokens of pages and ",
+        "marks, smallest reusable prefix 1 token",
+    ):
         assert part in text

@@ -10,11 +10,14 @@ from statemark.cache.explain import Explanation
 from statemark.cache.index import Head, Lookup, Mark, PrefixIndex
 from statemark.cache.manager import CacheManager, Lease
 from statemark.cache.plan import plan_marks
+from statemark.cache.stats import CacheStats, Capacity, capacity
 
 __all__ = [
     "PAGE_TOKENS",
     "Budget",
     "CacheManager",
+    "CacheStats",
+    "Capacity",
     "Explanation",
     "Head",
     "Lease",
@@ -22,6 +25,7 @@ __all__ = [
     "Mark",
     "PrefixChain",
     "PrefixIndex",
+    "capacity",
     "plan_marks",
     "roll_stamp",
     "stamp_seed",

@@ -25,6 +25,7 @@ from statemark.cache.explain import DAMAGED, EVICTED, NO_ROOM, explain
 from statemark.cache.index import Head, Lookup, Mark, Node, PrefixIndex
 from statemark.cache.integrity import check_holders
 from statemark.cache.plan import plan_marks
+from statemark.cache.stats import CacheStats, cache_stats
 from statemark.cache.value import EDGE, HEADS, EvictionOrder
 from statemark.errors import IntegrityError
 
@@ -148,6 +149,8 @@ class CacheManager:
     def _count(self, found: Lookup, prompt_tokens: int) -> None:
         said = explain(found, prompt_tokens)
         self.counters["lookups"] += 1
+        self.counters["tokens_asked"] += prompt_tokens
+        self.counters["tokens_reused"] += found.position
         if said.lost:
             self.counters[f"tokens_lost_{said.veto}"] += said.lost
 
@@ -366,7 +369,10 @@ class CacheManager:
         if mark.parent is not None and not mark.parent.children:
             self.order.update(mark.parent)  # the last of its path now: it holds pages
 
-    # --- checks ---------------------------------------------------------------------------------------------
+    # --- reports and checks ---------------------------------------------------------------------------------
+
+    def stats(self) -> CacheStats:
+        return cache_stats(self.budget, len(self.index), self.counters)
 
     def check_integrity(self, leases: list[Lease], pending_slots: list[int] | None = None) -> None:
         """Raise IntegrityError unless every page and slot is held by exactly those who should hold it.

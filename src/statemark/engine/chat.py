@@ -18,7 +18,7 @@ import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
 
-from statemark.engine.turns import TurnFinder, token_turns
+from statemark.engine.turns import MARK, TurnFinder, token_turns
 from statemark.errors import ConfigurationError, InvalidRequestError
 
 Message = dict[str, Any]
@@ -28,7 +28,7 @@ Encode = Callable[[str], tuple[list[int], list[tuple[int, int]]]]
 _OURS = ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message")
 # Appended to the message that is to be continued, to find its end in the rendering. Templates may cut white space at
 # the end of a message, so the mark ends in some: whether it survives says whether the message's own does.
-_MARK, _SPACE = "\ue000statemark\ue000", "\u2003"
+_SPACE = "\u2003"
 
 
 class _GenerationBlock(jinja2.ext.Extension):
@@ -207,13 +207,13 @@ def _tool_call(call: Any, where: str) -> Any:
 def _continued(render: Callable[[list[Message], bool], str], messages: list[Message]) -> str:
     """The rendering up to the end of the last message's content, without what the template puts after it."""
     last = messages[-1]
-    marked = render([*messages[:-1], {**last, "content": last["content"] + _MARK + _SPACE}], False)
-    at = marked.rfind(_MARK)
+    marked = render([*messages[:-1], {**last, "content": last["content"] + MARK + _SPACE}], False)
+    at = marked.rfind(MARK)
     if at < 0:
         raise InvalidRequestError(
             "the last message can't be continued: the chat template doesn't show its content", param="messages"
         )
-    spaced = marked.startswith(_SPACE, at + len(_MARK))
+    spaced = marked.startswith(_SPACE, at + len(MARK))
     return marked[:at] if spaced else marked[:at].rstrip()
 
 

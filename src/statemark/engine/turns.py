@@ -25,6 +25,7 @@ Render = Callable[[list[Message]], str]
 MAX_BOUNDARIES = 64
 _NEWEST = 16
 HEADER = "generation header"
+MARK = "\ue000statemark\ue000"  # what no message holds
 
 
 class TurnFinder:
@@ -39,13 +40,15 @@ class TurnFinder:
         """Which message begins at which character of `full`, ascending; len(messages) is the generation header.
 
         `render` gives a list of messages without a generation header; `context` stands for whatever else decides
-        what it gives, and for who may profit from what is remembered: only prompts of the same context do. Three ways,
+        what it gives, and for who may profit from what is remembered: only prompts of the same context do. Four ways,
         by falling exactness, to find where message k begins:
         1. the rendering of messages[:k] is how `full` begins;
         2. it isn't, because a template treats a last message in its own way (reasoning, empty think tags) or refuses
            these: then with the last user message put after messages[:k], less what that message adds;
         3. as far as one of these agrees with `full`, if what differs has nothing of message k - 1: an end-of-text
-           mark, the end of a block that messages share.
+           mark, the end of a block that messages share;
+        4. where the content of message k - 1 ends: there a rendering of all messages with something appended to it
+           parts from `full`.
         """
         keys = _prefix_keys(messages, context)
         search = _Search(render, messages, full)
@@ -103,9 +106,12 @@ class _Search:
 
     def start(self, k: int) -> int:
         """Where message k begins."""
+        content = self._messages[k - 1]["content"].strip() if k > 0 else ""
         alone = self._try(self._messages[:k]) if k > 0 else None
         if alone is not None and self._full.startswith(alone):
-            return len(alone)
+            if content in alone or content not in self._full[len(alone) :]:
+                return len(alone)
+            alone = None  # it is shown further on: in the next message
         found = [] if alone is None else [alone]
         if k <= self.anchor and self._anchor_text:
             with_anchor = self._try([*self._messages[:k], self._messages[self.anchor]])
@@ -114,12 +120,20 @@ class _Search:
                 if self._full.startswith(part):
                     return len(part)
                 found.insert(0, part)
-        content = self._messages[k - 1]["content"].strip() if k > 0 else ""
         for part in found:
             agree = _common(part, self._full)
             if agree and content and content not in part[agree:]:
                 return agree
-        return 0
+        return self._content_end(k - 1) if content else 0
+
+    def _content_end(self, k: int) -> int:
+        """Where the content of message k ends."""
+        messages = self._messages
+        marked = self._try(
+            [*messages[:k], {**messages[k], "content": messages[k]["content"] + MARK}, *messages[k + 1 :]]
+        )
+        agree = 0 if marked is None else _common(marked, self._full)
+        return agree if marked is not None and marked.startswith(MARK, agree) else 0
 
     @cached_property
     def _anchor_text(self) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from statemark import __version__
-from statemark.cache import PAGE_TOKENS
+from statemark.cache import capacity
 from statemark.engine.chat import ChatPrompt
 from statemark.engine.outputs import TextDelta
 from statemark.engine.request import EngineRequest
@@ -94,18 +94,19 @@ class LoadedModel:
         return self.text.render_chat(messages, **options)
 
     def report(self) -> list[str]:
-        stats = self.text.engine.stats()
-        budget, page, mark = stats["cache_bytes"], stats["page_bytes"], stats["slot_bytes"]
+        cache = self.text.engine.cache
+        stats = cache.stats()
+        holds = capacity(cache.budget) if cache.enabled else "prefix caching is off"
         return [
             f"model    {self.name} ({self.text.model.architecture}), {self.precision}, "
             f"{self.text.model.weight_bytes / 1e6:,.1f} MB of weights",
             f"runs on  {self.threads} thread{'' if self.threads == 1 else 's'}, {self.isa}",
             f"context  {self.max_model_len:,} tokens, {self.max_num_seqs} sequences at once",
-            f"cache    {budget / 2**20:,.0f} MiB: up to {budget // page * PAGE_TOKENS:,} tokens of pages or "
-            f"{budget // mark:,} marks of {mark / 2**20:,.2f} MiB, which share it",
+            f"cache    {stats.bytes_total / 2**20:,.0f} MiB: {holds}",
+            f"         {stats.bytes_per_token:,.0f} bytes a cached token, {stats.bytes_per_mark:,} bytes a mark; "
+            "either kind may take the other's room",
             *self._disk(),
             f"chat     {self.chat_format}",
-            "reuse    from 1 token on: a cached prefix may end at any token",
         ]
 
     def _disk(self) -> list[str]:
