@@ -44,7 +44,8 @@ def test_footers_buffers_and_plain_text(source) -> None:
 def test_alternating_roles_and_a_system_message_that_is_refused_alone() -> None:
     parts = pieces(prompt(ALTERNATING, TALK))
     assert parts == [
-        "<|im_start|>[INST] <<SYS>>sys<</SYS>>one [/INST]",
+        "<|im_start|>[INST] <<SYS>>sys",
+        "<</SYS>>one [/INST]",
         " two <|im_end|>",
         "<|im_start|>[INST] three [/INST]",
     ]
@@ -194,8 +195,9 @@ def test_roles_of_the_pieces() -> None:
 
 
 def test_a_piece_whose_messages_could_not_be_told_apart_has_all_their_roles() -> None:
-    made = prompt(ALTERNATING, TALK)
-    assert made.turn_roles == ("system or user", "assistant", "user")
+    messages = [msg("system", ""), *TALK[1:]]
+    assert prompt(ALTERNATING, messages).turn_roles == ("system or user", "assistant", "user")
+    assert prompt(ALTERNATING, TALK).turn_roles == ("system", "user", "assistant", "user"), "its content shows its end"
 
 
 @PROPERTY

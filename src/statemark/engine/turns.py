@@ -52,26 +52,29 @@ class TurnFinder:
         """
         keys = _prefix_keys(messages, context)
         search = _Search(render, messages, full)
-        starts = self._remembered(keys, full, search.anchor)
+        starts, search.rough = self._remembered(keys, full, search.anchor)
         wanted = _chosen(messages, [k for k in range(len(messages)) if k not in starts])
         starts |= {k: search.start(k) for k in wanted}
         with self._lock:
-            self._known[keys[-1]] = _Known(full, starts, search.anchor)
+            self._known[keys[-1]] = _Known(full, starts, search.anchor, search.rough)
             while len(self._known) > self._size:
                 self._known.popitem(last=False)
         found = {starts[k]: k for k in sorted(starts)}  # of messages that show nothing, the last one counts
         found[search.header()] = len(messages)
         return {offset: found[offset] for offset in sorted(found) if 0 < offset < len(full)}
 
-    def _remembered(self, keys: list[bytes], full: str, anchor: int) -> dict[int, int]:
-        """What an earlier prompt says about this one: it holds as far as their texts agree."""
+    def _remembered(self, keys: list[bytes], full: str, anchor: int) -> tuple[dict[int, int], set[int]]:
+        """What an earlier prompt says about this one, and which of it is rough: it holds as far as their texts agree."""
         with self._lock:
             earlier = next((self._known[key] for key in reversed(keys) if key in self._known), None)
         if earlier is None:
-            return {}
+            return {}, set()
         agree = _common(earlier.full, full)
-        # What wasn't found may be found now if another user message has come: the second way needs the last one.
-        return {k: at for k, at in earlier.starts.items() if (at or earlier.anchor == anchor) and at <= agree}
+        # What wasn't found, or only by the fourth way, may be found by the second if another user message has come.
+        rough = earlier.rough if earlier.anchor == anchor else set()
+        exact = earlier.starts.keys() - earlier.rough
+        starts = {k: at for k, at in earlier.starts.items() if k in exact | rough and at <= agree}
+        return starts, rough & starts.keys()
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,7 @@ class _Known:
     full: str
     starts: dict[int, int]  # of messages; 0 where none was found
     anchor: int
+    rough: set[int]
 
 
 def _prefix_keys(messages: list[Message], context: str) -> list[bytes]:
@@ -97,6 +101,7 @@ class _Search:
         self._render = render
         self._messages = messages
         self._full = full
+        self.rough: set[int] = set()  # messages whose beginning is known by the fourth way or not at all
         self.anchor = max((i for i, message in enumerate(messages) if message["role"] == "user"), default=-1)
 
     def header(self) -> int:
@@ -124,6 +129,7 @@ class _Search:
             agree = _common(part, self._full)
             if agree and content and content not in part[agree:]:
                 return agree
+        self.rough.add(k)
         return self._content_end(k - 1) if content else 0
 
     def _content_end(self, k: int) -> int:
