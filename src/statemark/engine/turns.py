@@ -64,7 +64,7 @@ class TurnFinder:
         return {offset: found[offset] for offset in sorted(found) if 0 < offset < len(full)}
 
     def _remembered(self, keys: list[bytes], full: str, anchor: int) -> tuple[dict[int, int], set[int]]:
-        """What an earlier prompt says about this one, and which of it is rough: it holds as far as their texts agree."""
+        """What an earlier prompt says about this one as far as their texts agree, and which of it is rough."""
         with self._lock:
             earlier = next((self._known[key] for key in reversed(keys) if key in self._known), None)
         if earlier is None:
