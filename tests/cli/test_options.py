@@ -56,7 +56,8 @@ def test_only_what_was_given_is_passed_on() -> None:
 
 def test_every_flag_arrives() -> None:
     line = """
-        --model m --dtype float32 --threads 2 --cache-memory 1K --cache-dir d --cache-disk 1M
+        --model m --dtype float32 --quantization int8 --threads 2 --cache-memory 1K --cache-dir d
+        --cache-disk 1M
         --max-model-len 9 --max-num-seqs 3
         --max-num-batched-tokens 7 --no-prefix-caching --isa avx2 --max-tokens 4 -t 0 --top-p 0.5 --top-k 3
         --min-p 0.1 --repetition-penalty 1.5 --presence-penalty 1 --frequency-penalty -1 --seed 7
@@ -66,6 +67,7 @@ def test_every_flag_arrives() -> None:
     assert options.model == "m"
     assert options.engine_arguments() == {
         "dtype": "float32",
+        "quantization": "int8",
         "num_threads": 2,
         "cache_memory": 1024,
         "cache_dir": "d",

@@ -11,7 +11,7 @@ from statemark import kernels
 from statemark.engine.core import Engine
 from statemark.engine.model_executor import ModelExecutor
 from statemark.engine.sampler import Sampler
-from statemark.models import load_model
+from statemark.models import DTYPES, load_model
 from statemark.models.make_model import write_model
 from statemark.models.shapes import Shape, config_json
 from tests.engine import harness
@@ -34,11 +34,12 @@ def folder(tmp_path_factory):
 class World:
     """One model on one instruction set, loaded once for each number of threads, with its oracle."""
 
-    def __init__(self, folder, isa, dtype):
+    def __init__(self, folder, isa, precision):
+        kind = "dtype" if precision in DTYPES else "quantization"
         self.models = {}
         for threads in (1, 2):
             runtime = kernels.Runtime(threads=threads, isa=isa)
-            self.models[threads] = (load_model(folder, runtime=runtime, dtype=dtype), runtime)
+            self.models[threads] = (load_model(folder, runtime=runtime, **{kind: precision}), runtime)
         self.spec = self.models[1][0].spec
         self.oracle = lru_cache(maxsize=4096)(self._oracle)
 
@@ -60,7 +61,10 @@ class World:
         return mismatches(schedule, make, self.spec.page_bytes, self.spec.slot_bytes, self.oracle)
 
 
-@pytest.fixture(scope="module", params=[(i, d) for i in kernels.available_isas() for d in ("bfloat16", "float32")])
+PRECISIONS = ("bfloat16", "float32", "int8", "int4")
+
+
+@pytest.fixture(scope="module", params=[(i, p) for i in kernels.available_isas() for p in PRECISIONS])
 def world(request, folder):
     return World(folder, *request.param)
 

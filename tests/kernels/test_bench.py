@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from statemark.cli import main
 from statemark.kernels import Runtime, bench
 from tests.kernels.inputs import ISAS
 
@@ -30,23 +31,29 @@ def _toy_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_json_has_every_kernel_with_its_share_of_the_limits(isa: str, capsys: pytest.CaptureFixture[str]) -> None:
-    bench.main(["--isa", isa, "--threads", "2", "--repeats", "1", "--json"])
-    said = json.loads(capsys.readouterr().out)
+def test_json_has_every_kernel_with_its_share_of_the_limits(isa: str) -> None:
+    said = json.loads(bench.as_json(bench.measure(Runtime(2, isa), 1)))
     assert said["limits"]["isa"] == isa
     assert said["limits"]["threads"] == 2
     kinds = {row["kernel"].split()[0] for row in said["rows"]}
     assert kinds == {"linear", "a", "gated_delta_net", "attention", "rms_norm", "swiglu", "top_logprobs"}
     for row in said["rows"]:
         assert row["milliseconds"] > 0
-        assert row["of_products"] == pytest.approx(row["gflops"] / said["limits"]["gflops"])
+        dtype = next((kind for kind in ("int8", "int4") if kind in row["kernel"]), "bfloat16")
+        assert row["of_products"] == pytest.approx(row["gflops"] / said["limits"]["gflops"][dtype])
         assert row["of_reads"] == pytest.approx(row["gbytes"] / said["limits"]["gbytes"])
 
 
-def test_the_table_has_a_line_for_each_row(capsys: pytest.CaptureFixture[str]) -> None:
-    bench.main(["--threads", "1", "--repeats", "1"])
+def test_the_command_prints_a_line_for_each_row(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--kernels", "--threads", "1", "--repeats", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith(f"{Runtime(1).isa}, 1 threads: products ")
+    assert lines[0].startswith(f"{Runtime(1).isa}, 1 threads: reads ")
     assert lines[1].split()[:3] == ["kernel", "tokens", "ms"]
-    assert len(lines) == 2 + 4 * 5 + 2 + 5 + 3 + 6 + 3
+    assert len(lines) == 2 + 3 * 4 * 5 + 2 + 3 * 5 + 3 + 6 + 3
     assert len({len(line) for line in lines[1:]}) == 1
+
+
+@pytest.mark.parametrize("extra", [["./model"], ["--like", "qwen3.5-0.8b"], ["--quantization", "int8"]])
+def test_options_that_kernels_don_t_use_are_refused(extra: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--kernels", *extra]) == 2
+    assert "--kernels runs no model" in capsys.readouterr().err

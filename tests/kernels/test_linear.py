@@ -8,7 +8,8 @@ import pytest
 from statemark.kernels import Matrix
 from tests.kernels.inputs import F32, ISAS, bf16_bits, bf16_values, matrix, runtime, uniform
 
-DTYPES = ("bfloat16", "float32")
+FLOATS = ("bfloat16", "float32")
+DTYPES = (*FLOATS, "int8", "int4")
 EPS = 2.0**-24
 
 
@@ -70,7 +71,7 @@ def chain(isa: str, x: F32, w: F32, dtype: str) -> F32:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("count", [1, 3, 6, 64])
 def test_an_output_is_one_chain_over_k(isa: str, dtype: str, count: int) -> None:
     cols = 600  # more than two blocks of k: chains go through memory
@@ -83,7 +84,7 @@ def test_an_output_is_one_chain_over_k(isa: str, dtype: str, count: int) -> None
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("count", [1, 5, 60])
 def test_the_error_stays_below_the_bound_of_a_chain(isa: str, dtype: str, count: int) -> None:
     x, m = uniform(count, 777, seed=10), matrix(50, 777, dtype, seed=11)

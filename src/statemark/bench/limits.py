@@ -36,7 +36,7 @@ def measure_limits(runtime: Runtime, dtype: str, *, repeats: int = 5) -> Limits:
 
     def multiply() -> None:
         nonlocal operations
-        operations = runtime.peak_products(_ROUNDS, dtype == "bfloat16")
+        operations = runtime.peak_products(_ROUNDS, dtype)
 
     product_seconds = best_seconds(multiply, 4 * repeats)
     matrix = _matrix(_READ_BYTES)

@@ -42,6 +42,7 @@ def start_engine(
     settings: Settings,
     *,
     dtype: str = "auto",
+    quantization: str | None = None,
     threads: int = 0,
     isa: str | None = None,
     max_num_batched_tokens: int | None = None,
@@ -49,7 +50,14 @@ def start_engine(
 ) -> Started:
     begun = time.perf_counter()
     runtime = Runtime(threads=threads, isa=isa)
-    model = load_model(folder, runtime=runtime, dtype=dtype, max_model_len=settings.longest, progress=progress)
+    model = load_model(
+        folder,
+        runtime=runtime,
+        dtype=dtype,
+        quantization=quantization,
+        max_model_len=settings.longest,
+        progress=progress,
+    )
     spec = model.spec
     pages = -(-settings.longest // PAGE_TOKENS)
     chosen: dict[str, Any] = (

@@ -16,7 +16,7 @@ class Work:
 
     layer_parameters: int
     head_parameters: int
-    item_bytes: int
+    decode_bytes: float  # of weights that one step reads, whatever the number of streams
 
     @property
     def prefill_flops(self) -> float:
@@ -28,11 +28,6 @@ class Work:
         """Operations for each generated token."""
         return 2.0 * (self.layer_parameters + self.head_parameters)
 
-    @property
-    def decode_bytes(self) -> float:
-        """Bytes of weights that one step reads, whatever the number of streams."""
-        return float((self.layer_parameters + self.head_parameters) * self.item_bytes)
-
     def prefill_limit(self, product_rate: float) -> float:
         """Tokens a second that the products allow."""
         return product_rate / self.prefill_flops
@@ -43,10 +38,12 @@ class Work:
         return streams / step_seconds
 
 
-def work_of(folder: Path, dtype: str) -> Work:
+def work_of(folder: Path, weight_bytes: int) -> Work:
+    """`weight_bytes`: of all matrices as they are packed."""
     shapes = expected_tensors(read_config(folder))
     matrices = {name: math.prod(shape) for name, shape in shapes.items() if len(shape) == 2}
     embedding = matrices.pop(EMBEDDING, 0)
     # A tied model has no head of its own: the embedding is read as one.
     head = matrices.pop(HEAD, embedding)
-    return Work(sum(matrices.values()), head, 2 if dtype == "bfloat16" else 4)
+    layers, everything = sum(matrices.values()), sum(math.prod(s) for s in shapes.values() if len(s) == 2)
+    return Work(layers, head, weight_bytes * (layers + head) / everything)

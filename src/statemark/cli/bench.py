@@ -21,6 +21,7 @@ _EXAMPLES = """\b
 Examples:
   statemark bench --like qwen3.5-0.8b
   statemark bench ./model --prefill 512,2048,8192 --decode 64 --streams 1,8 --json
+  statemark bench --kernels --threads 1
 """
 
 
@@ -49,9 +50,11 @@ class NumbersType(click.ParamType):  # type: ignore[type-arg]
 @click.option("--streams", type=NumbersType(), default="1,8", help="Numbers of streams that generate at once.")
 @click.option("--repeats", type=click.IntRange(min=1), default=5, help="Rounds after the warm-up; medians are shown.")
 @click.option("--dtype", type=click.Choice(["auto", "bfloat16", "float32"]), default="auto", help="Precision.")
+@click.option("--quantization", type=click.Choice(["int8", "int4"]), help="Round the weights while loading.")
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads; 0 takes every core.")
 @click.option("--isa", type=click.Choice(["avx512_bf16", "avx2", "portable"]), help="Instruction set.")
 @click.option("--max-num-batched-tokens", type=click.IntRange(min=1), help="Tokens in one engine step.")
+@click.option("--kernels", is_flag=True, help="Time each kernel instead, on the shapes of a 0.8B Qwen3.5.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     model: str | None,
@@ -62,6 +65,7 @@ def command(
     decode: int,
     streams: tuple[int, ...],
     repeats: int,
+    kernels: bool,
     as_json: bool,
     **engine: Any,
 ) -> None:
@@ -73,6 +77,9 @@ def command(
     from statemark.bench import Settings
 
     given = [name for name in (model, model_flag, like) if name is not None]
+    if kernels:
+        _kernels(given, repeats, as_json, engine)
+        return
     if len(given) != 1:
         raise ConfigurationError(
             "no model is named" if not given else f"{len(given)} models are named: {', '.join(given)}",
@@ -82,6 +89,24 @@ def command(
     with _folder(model or model_flag, like, scale) as folder:
         report = _measure(folder, f"{like}, {scale}" if like else given[0], settings, engine)
     click.echo(json.dumps(report.to_json(), sort_keys=True) if as_json else _table(report))
+
+
+def _kernels(given: list[str], repeats: int, as_json: bool, engine: dict[str, Any]) -> None:
+    """Every kernel beside its limit: the product rate, or the rate at which memory is read."""
+    from statemark.kernels import Runtime, bench
+
+    unused = [name for name in ("quantization", "max_num_batched_tokens") if engine[name] is not None]
+    if given or unused or engine["dtype"] != "auto":
+        raise ConfigurationError(
+            f"--kernels runs no model, but {', '.join([*given, *unused]) or 'dtype'} is given",
+            hint="with --kernels only --threads, --isa, --repeats and --json count",
+        )
+    try:
+        runtime = Runtime(engine["threads"], engine["isa"])
+    except ValueError as error:
+        raise ConfigurationError(str(error), hint="leave --isa out to take what fits this machine") from None
+    measured = bench.measure(runtime, repeats)
+    click.echo(bench.as_json(measured) if as_json else bench.table(measured))
 
 
 @contextmanager
@@ -117,7 +142,7 @@ def _measure(folder: Path, name: str, settings: Settings, options: dict[str, Any
         limits = measure_limits(started.runtime, spec.dtype)
     return make_report(
         runs,
-        work=work_of(folder, spec.dtype),
+        work=work_of(folder, spec.weight_bytes),
         limits=limits,
         model=started.describe(name),
         machine=machine_facts() | {"load_average_before": load},

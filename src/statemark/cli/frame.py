@@ -26,6 +26,7 @@ COMMANDS = {
     "demo": "A tour of about a minute: what the cache saves, and that it changes nothing.",
     "bench": "Measure prefill and decode speed on this machine.",
     "make-model": "Write a random-weight checkpoint, to try or to time a shape.",
+    "quantize": "Write a model with int8 or int4 weights that loads in a moment.",
     "check": "Check a serving configuration for cache faults before it runs.",
     "traces": "Replay recorded sessions on the cache alone and show what it saves.",
     "explain": "Show where two prompts part and what the cache would reuse.",

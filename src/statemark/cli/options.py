@@ -35,6 +35,7 @@ class EngineOptions:
 
     model: str | None
     dtype: str
+    quantization: str | None
     isa: str | None
     threads: int
     cache_memory: int | None
@@ -51,6 +52,7 @@ class EngineOptions:
             "dtype": self.dtype,
             "num_threads": self.threads,
             "enable_prefix_caching": self.prefix_caching,
+            "quantization": self.quantization,
             "isa": self.isa,
             "cache_memory": self.cache_memory,
             "cache_dir": self.cache_dir,
@@ -74,6 +76,7 @@ _ENGINE_FLAGS: list[Decorator] = [
     click.option(
         "--dtype", type=click.Choice(["auto", "bfloat16", "float32"]), default="auto", help="Precision of the weights."
     ),
+    click.option("--quantization", type=click.Choice(["int8", "int4"]), help="Round the weights while loading."),
     click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads; 0 takes every core."),
     click.option(
         "--isa", type=click.Choice(["avx512_bf16", "avx2", "portable"]), help="Instruction set.  [default: the best]"

@@ -47,6 +47,7 @@ class LLM:
         model: str | Path | None = None,
         *,
         dtype: str = "auto",
+        quantization: str | None = None,
         max_model_len: int | None = None,
         max_num_batched_tokens: int | None = None,
         max_num_seqs: int | None = None,
@@ -67,6 +68,7 @@ class LLM:
         self.text_engine: TextEngine = load_text_engine(
             bundled_model() if model is None else model,
             dtype=dtype,
+            quantization=quantization,
             max_model_len=max_model_len,
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_seqs=max_num_seqs,

@@ -131,6 +131,7 @@ def load_text_engine(
     model: str | Path,
     *,
     dtype: str = "auto",
+    quantization: str | None = None,
     max_model_len: int | None = None,
     max_num_batched_tokens: int | None = None,
     max_num_seqs: int | None = None,
@@ -158,7 +159,14 @@ def load_text_engine(
         runtime = Runtime(num_threads, isa)
     except ValueError as error:
         raise ConfigurationError(str(error), hint="leave threads and isa out to take what fits this machine") from None
-    loaded = load_model(folder, dtype=dtype, max_model_len=max_model_len, runtime=runtime, progress=progress)
+    loaded = load_model(
+        folder,
+        dtype=dtype,
+        quantization=quantization,
+        max_model_len=max_model_len,
+        runtime=runtime,
+        progress=progress,
+    )
     limits: dict[str, Any] = {"max_num_batched_tokens": max_num_batched_tokens, "max_num_seqs": max_num_seqs}
     engine = Engine(
         executor(loaded, runtime),

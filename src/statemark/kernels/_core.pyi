@@ -9,6 +9,7 @@ F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
 U64 = NDArray[np.uint64]
 DType = Literal["bfloat16", "float32"]
+Packing = Literal["bfloat16", "float32", "int8", "int4"]
 
 PAGE: Final[int]
 PANEL: Final[int]
@@ -17,9 +18,14 @@ def available_isas() -> list[str]:
     """Instruction sets that this build and machine can run, best first."""
 
 class Matrix:
-    """Weights [rows, cols], packed in panels of 32 rows."""
+    """Weights [rows, cols], packed in panels of 32 rows. int8 and int4 have a scale for each 64 or 32 columns of a row.
 
-    def __init__(self, rows: int, cols: int, dtype: str = "bfloat16") -> None: ...
+    `packed`: the `packed` bytes of an equal matrix, from a file for instance. They are used where they are.
+    """
+
+    def __init__(
+        self, rows: int, cols: int, dtype: str = "bfloat16", packed: NDArray[np.uint8] | None = None
+    ) -> None: ...
     def fill(self, row: int, w: NDArray[np.float32] | NDArray[np.float16] | NDArray[np.uint16]) -> int:
         """Convert and pack rows from `row` on; uint16 holds bfloat16 bits. Returns how many values are not finite.
 
@@ -32,9 +38,12 @@ class Matrix:
     @property
     def cols(self) -> int: ...
     @property
-    def dtype(self) -> DType: ...
+    def dtype(self) -> Packing: ...
     @property
     def nbytes(self) -> int: ...
+    @property
+    def packed(self) -> NDArray[np.uint8]:
+        """A read-only view of all bytes, in the layout of the kernels."""
 
 class Arena:
     """Pages of keys and values and slots of recurrent state; memory is committed when it is written."""
@@ -161,8 +170,10 @@ class Runtime:
     def attention(
         self, att: Attention, proj: F32, cos: F32, sin: F32, batch: Batch, arena: Arena, out: F32
     ) -> None: ...
-    def peak_products(self, rounds: int, bf16: bool) -> float:
-        """For benchmarks: multiply-adds from registers on all threads. Returns the floating-point operations done."""
+    def peak_products(self, rounds: int, dtype: str) -> float:
+        """For benchmarks: multiply-adds from registers on all threads, in the instructions that products with weights
+        of this dtype use. Returns the operations done, two a multiply-add.
+        """
 
     def read_memory(self, m: Matrix) -> None:
         """For benchmarks: read all whole MiB of a matrix once."""

@@ -1,13 +1,13 @@
-"""Kernel rates beside the machine's limits, on the shape of a 0.8B Qwen3.5: `python -m statemark.kernels.bench`.
+"""Kernel rates beside the machine's limits, on the shape of a 0.8B Qwen3.5: `statemark bench --kernels`.
 
 Owns the sizes and the table. Times are the best of several runs, on all threads of one Runtime, by wall clock: on a
-busy machine run it again. Limits are measured in the same process: products from registers, reads of a 128 MiB matrix.
-A single layer's weights may sit in the last-level cache and beat the read limit; "a step's linears" can't.
+busy machine run it again. Limits are measured in the same process: products from registers, in the instructions that
+weights of each type use, and reads of a 128 MiB matrix. A single layer's weights may sit in the last-level cache and
+beat the read limit; "a step's linears" can't.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Callable
@@ -29,6 +29,7 @@ LINEARS = {
     "gate and up": (HIDDEN, 2 * INTERMEDIATE),
     "down": (INTERMEDIATE, HIDDEN),
 }
+DTYPES = ("bfloat16", "int8", "int4")
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Bench:
         self.rt, self.repeats = rt, repeats
         self.big = Matrix(VOCAB, HIDDEN)
         self._fill(self.big)
-        self.products = self._product_limit()
+        self.products = {dtype: self._product_limit(dtype) for dtype in DTYPES}
         self.reads = self.big.nbytes / self._best(lambda: rt.read_memory(self.big)) / 1e9
         self.rows: list[Row] = []
 
@@ -66,11 +67,11 @@ class Bench:
                 break
         return best
 
-    def _product_limit(self) -> float:
+    def _product_limit(self, dtype: str) -> float:
         done = [0.0]
 
         def run() -> None:
-            done[0] = self.rt.peak_products(200_000, bf16=True)
+            done[0] = self.rt.peak_products(200_000, dtype)
 
         return self._best(run) and done[0] / self._best(run) / 1e9
 
@@ -83,36 +84,44 @@ class Bench:
     def _uniform(*shape: int) -> F32:
         return np.random.default_rng(1).uniform(-1, 1, shape).astype(np.float32)
 
-    def add(self, kernel: str, tokens: int, flops: float, nbytes: float, run: Callable[[], object]) -> None:
+    def add(
+        self,
+        kernel: str,
+        tokens: int,
+        flops: float,
+        nbytes: float,
+        run: Callable[[], object],
+        dtype: str = "bfloat16",
+    ) -> None:
         seconds = self._best(run)
         gflops, gbytes = flops / seconds / 1e9, nbytes / seconds / 1e9
-        self.rows.append(
-            Row(kernel, tokens, seconds * 1e3, gflops, gflops / self.products, gbytes, gbytes / self.reads)
-        )
+        shares = gflops / self.products[dtype], gbytes / self.reads
+        self.rows.append(Row(kernel, tokens, seconds * 1e3, gflops, shares[0], gbytes, shares[1]))
 
     def linear(self, name: str, m: Matrix, tokens: int) -> None:
         x, out = self._uniform(tokens, m.cols), np.empty((tokens, m.rows), np.float32)
         flops = 2.0 * tokens * m.rows * m.cols
-        self.add(f"linear {name}", tokens, flops, m.nbytes, lambda: self.rt.linear(x, m, out))
+        self.add(named("linear", m.dtype, name), tokens, flops, m.nbytes, lambda: self.rt.linear(x, m, out), m.dtype)
 
     def linears(self) -> None:
-        for name, (cols, rows) in LINEARS.items():
-            m = Matrix(rows, cols)
-            self._fill(m)
-            for tokens in (1, 8, 64, 512):
-                self.linear(name, m, tokens)
+        for dtype in DTYPES:
+            for name, (cols, rows) in LINEARS.items():
+                m = Matrix(rows, cols, dtype)
+                self._fill(m)
+                for tokens in (1, 8, 64, 512):
+                    self.linear(name, m, tokens)
         for tokens in (1, 8):
             self.linear("lm head", self.big, tokens)
 
-    def step_linears(self) -> None:
-        """All products of six layers one after another: 270 MB of weights, as a decoding step meets them."""
+    def step_linears(self, dtype: str) -> None:
+        """All products of six layers one after another: 270 MB in bfloat16, as a decoding step meets them."""
         recurrent, full = ("recurrent in", "recurrent out"), ("attention in", "recurrent out")
         names = [n for mixer in (recurrent, recurrent, full) * 2 for n in (*mixer, "gate and up", "down")]
-        matrices = [Matrix(LINEARS[n][1], LINEARS[n][0]) for n in names]
+        matrices = [Matrix(LINEARS[n][1], LINEARS[n][0], dtype) for n in names]
         for m in matrices:
             self._fill(m)
-        weights = sum(m.nbytes for m in matrices)
-        for tokens in (1, 2, 4, 8, 16):
+        weights, values = sum(m.nbytes for m in matrices), sum(m.rows * m.cols for m in matrices)
+        for tokens in (1, 2, 4, 8):
             x = {m.cols: self._uniform(tokens, m.cols) for m in matrices}
             out = {m.rows: np.empty((tokens, m.rows), np.float32) for m in matrices}
 
@@ -120,7 +129,7 @@ class Bench:
                 for m in matrices:
                     self.rt.linear(x[m.cols], m, out[m.rows])
 
-            self.add("a step's linears", tokens, tokens * float(weights), weights, run)
+            self.add(named("a step's", dtype, "linears"), tokens, 2.0 * tokens * values, weights, run, dtype)
 
     def gated_delta_net(self) -> None:
         width = GDN_HEADS * GDN_DIM
@@ -145,7 +154,7 @@ class Bench:
     def attention(self) -> None:
         one = np.ones(HEAD_DIM, np.float32)
         layer = Attention(0, 0, HEADS, KV_HEADS, HEAD_DIM, ROTARY_DIM, 1e-6, one, one)
-        for tokens, before in ((1, 512), (1, 2048), (1, 8192), (512, 0), (512, 2048), (512, 8192)):
+        for tokens, before in ((1, 512), (1, 8192), (1, 32768), (512, 0), (512, 8192), (512, 32256)):
             length = before + tokens
             arena = Arena(-(-length // PAGE), layer.page_elems, "bfloat16", 2, 1, 1)
             for page in range(arena.num_pages):
@@ -181,6 +190,10 @@ class Bench:
         )
 
 
+def named(kind: str, dtype: str, name: str) -> str:
+    return f"{kind} {name}" if dtype == "bfloat16" else f"{kind} {dtype} {name}"
+
+
 def fresh_batch(tokens: int, before: int) -> Batch:
     """One sequence with `before` tokens behind it. A state from position 0 needs no stamp."""
     pages = np.arange(-(-(before + tokens) // PAGE), dtype=np.int32)[None]
@@ -194,7 +207,8 @@ def fresh_batch(tokens: int, before: int) -> Batch:
 def measure(rt: Runtime, repeats: int) -> Bench:
     bench = Bench(rt, repeats)
     bench.linears()
-    bench.step_linears()
+    for dtype in DTYPES:
+        bench.step_linears(dtype)
     bench.gated_delta_net()
     bench.attention()
     bench.elementwise()
@@ -204,33 +218,19 @@ def measure(rt: Runtime, repeats: int) -> Bench:
 def table(bench: Bench) -> str:
     rt = bench.rt
     lines = [
-        f"{rt.isa}, {rt.threads} threads: products {bench.products:.1f} GFLOP/s, reads {bench.reads:.1f} GB/s",
-        f"{'kernel':<24}{'tokens':>7}{'ms':>10}{'GFLOP/s':>10}{'of limit':>9}{'GB/s':>8}{'of limit':>9}",
+        f"{rt.isa}, {rt.threads} threads: reads {bench.reads:.1f} GB/s, products "
+        + ", ".join(f"{dtype} {rate:.1f}" for dtype, rate in bench.products.items())
+        + " GFLOP/s",
+        f"{'kernel':<28}{'tokens':>7}{'ms':>10}{'GFLOP/s':>10}{'of limit':>9}{'GB/s':>8}{'of limit':>9}",
     ]
     lines += [
-        f"{r.kernel:<24}{r.tokens:>7}{r.milliseconds:>10.3f}{r.gflops:>10.1f}{r.of_products:>9.0%}"
+        f"{r.kernel:<28}{r.tokens:>7}{r.milliseconds:>10.3f}{r.gflops:>10.1f}{r.of_products:>9.0%}"
         f"{r.gbytes:>8.1f}{r.of_reads:>9.0%}"
         for r in bench.rows
     ]
     return "\n".join(lines)
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m statemark.kernels.bench", description=__doc__)
-    parser.add_argument("--isa", default=None, help="instruction set (default: the best that this machine has)")
-    parser.add_argument("--threads", type=int, default=0, help="threads (default: all cores)")
-    parser.add_argument(
-        "--repeats", type=int, default=7, help="at least this many runs of each kernel; the best counts"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    options = parser.parse_args(argv)
-    bench = measure(Runtime(options.threads, options.isa), options.repeats)
-    if options.json:
-        limits = {"isa": bench.rt.isa, "threads": bench.rt.threads, "gflops": bench.products, "gbytes": bench.reads}
-        print(json.dumps({"limits": limits, "rows": [asdict(row) for row in bench.rows]}, indent=1))
-    else:
-        print(table(bench))
-
-
-if __name__ == "__main__":
-    main()
+def as_json(bench: Bench) -> str:
+    limits = {"isa": bench.rt.isa, "threads": bench.rt.threads, "gflops": bench.products, "gbytes": bench.reads}
+    return json.dumps({"limits": limits, "rows": [asdict(row) for row in bench.rows]}, sort_keys=True)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from statemark.errors import IntegrityError
+from statemark.kernels.reference_quant import rounded_activations
 from statemark.kernels.reference_state import (
     PAGE,
     PANEL,
@@ -69,6 +70,8 @@ class Runtime:
 
     def linear(self, x: F32, m: Matrix, out: F32, bias: F32 | None = None, accumulate: bool = False) -> None:
         weights = m.wide()
+        if m.dtype == "int8" or m.dtype == "int4":
+            x = rounded_activations(x, m.dtype)
         for row in range(len(x)):  # one matrix-vector product a row: a row cannot depend on its mates
             y = weights @ x[row, : m.cols].astype(np.float64)
             if bias is not None:

@@ -10,11 +10,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from statemark.kernels.reference_quant import DEPTH, GROUP_BYTES, quantised_values
+
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 I32 = NDArray[np.int32]
 U64 = NDArray[np.uint64]
 DType = Literal["bfloat16", "float32"]
+Packing = Literal["bfloat16", "float32", "int8", "int4"]
 
 PAGE = 16
 PANEL = 32
@@ -47,17 +50,23 @@ def bf16_values(bits: NDArray[np.uint16]) -> F32:
 class Matrix:
     """Weights [rows, cols], held as the float32 values that the chosen dtype can represent."""
 
-    def __init__(self, rows: int, cols: int, dtype: DType = "bfloat16") -> None:
+    def __init__(
+        self, rows: int, cols: int, dtype: Packing = "bfloat16", packed: NDArray[np.uint8] | None = None
+    ) -> None:
+        if packed is not None:
+            raise ValueError("the reference kernels don't read packed weights")
         if rows < 1 or cols < 1:
             raise ValueError(f"a matrix needs at least one row and column, got {rows} x {cols}")
-        if dtype not in ("bfloat16", "float32"):
-            raise ValueError(f"dtype must be bfloat16 or float32, got {dtype!r}")
+        if dtype not in ("bfloat16", "float32", "int8", "int4"):
+            raise ValueError(f"dtype must be bfloat16, float32, int8 or int4, got {dtype!r}")
         self.rows, self.cols, self.dtype = rows, cols, dtype
         self._values: F32 = np.zeros((rows, cols), dtype=np.float32)
         self._wide: F64 | None = None
 
     @property
     def nbytes(self) -> int:
+        if self.dtype in DEPTH:
+            return -(-self.rows // PANEL) * -(-self.cols // DEPTH[self.dtype]) * GROUP_BYTES[self.dtype]
         padded = -(-self.rows // PANEL) * PANEL * (self.cols + self.cols % 2)
         return padded * (2 if self.dtype == "bfloat16" else 4)
 
@@ -73,6 +82,8 @@ class Matrix:
         bad = int(np.count_nonzero(~np.isfinite(values)))
         if self.dtype == "bfloat16":
             values = bf16_values(bf16_bits(values))
+        elif self.dtype != "float32":
+            values = quantised_values(values, self.dtype)
         self._values[row : row + w.shape[0]] = values
         self._wide = None
         return bad

@@ -26,6 +26,9 @@ RECURRENT = "linear_attention"
 DIMENSION_STEP = 8
 MAX_CONV_WIDTH = 16
 
+# quant_method in the quantization_config of folders with packed weights.
+OWN_METHOD = "statemark"
+
 # Keys whose only supported values are these: anything else would change the maths.
 FIXED: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu", "swish"),
@@ -222,8 +225,15 @@ def _architecture(raw: Mapping[str, Any]) -> str:
     )
 
 
+def is_own_quantization(value: Any) -> bool:
+    """Whether a quantization_config is what `statemark quantize` writes."""
+    return isinstance(value, Mapping) and value.get("quant_method") == OWN_METHOD
+
+
 def _check_fixed(level: Mapping[str, Any]) -> None:
     for key, allowed in FIXED.items():
+        if key == "quantization_config" and is_own_quantization(level.get(key)):
+            continue
         if key in level and not any(level[key] == value and type(level[key]) is type(value) for value in allowed):
             raise unsupported(key, level[key], " or ".join(repr(value) for value in allowed))
 

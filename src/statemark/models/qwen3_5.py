@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from statemark.errors import CheckpointError
-from statemark.models.backend import Backend, MatrixLike, RuntimeLike, backend_of
-from statemark.models.checkpoint import Checkpoint
+from statemark.models.backend import Backend, MatrixLike, RuntimeLike
 from statemark.models.config import ATTENTION, TextConfig
 from statemark.models.layers import (
     HIDDEN,
@@ -31,6 +30,7 @@ from statemark.models.layers import (
     rope_frequencies,
 )
 from statemark.models.spec import PAGE_TOKENS, ModelSpec
+from statemark.models.weights import Weights
 from statemark.models.workspace import Workspace
 
 F32 = NDArray[np.float32]
@@ -161,17 +161,15 @@ class Parts:
     embedding: MatrixLike
     final_norm: RmsNorm
     head: MatrixLike
-    weight_bytes: int
 
 
 class Builder:
-    """Packs a checkpoint's tensors into fused matrices and wires the layers."""
+    """Asks for fused matrices and vectors, and wires the layers."""
 
-    def __init__(self, config: TextConfig, checkpoint: Checkpoint, runtime: RuntimeLike, dtype: str) -> None:
-        self._c, self._checkpoint, self._dtype = config, checkpoint, dtype
-        self._backend: Backend = backend_of(runtime)
+    def __init__(self, config: TextConfig, weights: Weights, backend: Backend) -> None:
+        self._c, self._weights, self._backend = config, weights, backend
         self._sizes = Sizes.of(config)
-        self._packed = 0
+        self._matrix = weights.matrix
 
     def build(self) -> Parts:
         c, tied = self._c, self._c.tie_word_embeddings
@@ -198,21 +196,10 @@ class Builder:
                     ),
                 )
             )
-        return Parts(layers, embedding, self._norm(FINAL_NORM), head, self._packed)
-
-    def _matrix(self, *names: str) -> MatrixLike:
-        """One matrix of the rows of several tensors, one below the other."""
-        rows = [self._checkpoint.shape(name)[0] for name in names]
-        matrix = self._backend.Matrix(rows=sum(rows), cols=self._checkpoint.shape(names[0])[1], dtype=self._dtype)
-        first = 0
-        for name, count in zip(names, rows, strict=True):
-            self._checkpoint.pack(name, matrix, first)
-            first += count
-        self._packed += matrix.nbytes
-        return matrix
+        return Parts(layers, embedding, self._norm(FINAL_NORM), head)
 
     def _norm(self, name: str) -> RmsNorm:
-        return RmsNorm(np.float32(1.0) + self._checkpoint.vector(name), self._c.rms_norm_eps)
+        return RmsNorm(np.float32(1.0) + self._weights.vector(name), self._c.rms_norm_eps)
 
     def _kernel(self, kind: Callable[..., Any], name: str, **facts: Any) -> Any:
         try:
@@ -221,7 +208,7 @@ class Builder:
             raise CheckpointError(f"{name} has dimensions that no kernel supports: {error}") from error
 
     def _attention(self, name: str, index: int) -> GatedAttention:
-        c, sizes, read = self._c, self._sizes, self._checkpoint.vector
+        c, sizes, read = self._c, self._sizes, self._weights.vector
         bias = output_bias = None
         if c.attention_bias:
             bias = np.concatenate([read(f"{name}.{p}_proj.bias") for p in "qkv"])
@@ -244,7 +231,7 @@ class Builder:
         return GatedAttention(qkv, bias, sizes.qkv, kernel, sizes.attention, output, output_bias)
 
     def _gated_delta_net(self, name: str, index: int) -> GatedDeltaNet:
-        c, sizes, read = self._c, self._sizes, self._checkpoint.vector
+        c, sizes, read = self._c, self._sizes, self._weights.vector
         kernel = self._kernel(
             self._backend.GatedDeltaNet,
             name,

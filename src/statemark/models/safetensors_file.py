@@ -24,6 +24,7 @@ BLOCK_BYTES = 1 << 20
 
 # Types whose values can be packed. bfloat16 travels as its raw bits.
 LOADABLE: dict[str, type[np.generic]] = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+_AS_ARRAY: dict[str, type[np.generic]] = LOADABLE | {"U8": np.uint8}
 _ITEM_BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2,
     "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "C64": 8,
@@ -43,6 +44,8 @@ class TensorEntry:
 
 class SafetensorsFile:
     """A mapped file. `tensors` is complete and checked against the file's size before anything is read."""
+
+    metadata: dict[str, str]
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -67,6 +70,7 @@ class SafetensorsFile:
         try:
             header = json.loads(self._map[8:body])
             entries = {name: self._entry(name, item, body) for name, item in header.items() if name != "__metadata__"}
+            self.metadata = {str(key): str(value) for key, value in header.get("__metadata__", {}).items()}
         except CheckpointError:
             raise
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -95,7 +99,7 @@ class SafetensorsFile:
         """A whole tensor as a view of the map; for small ones and for comparisons."""
         entry = self.tensors[name]
         count = math.prod(entry.shape)
-        return np.frombuffer(self._map, LOADABLE[entry.dtype], count, entry.start).reshape(entry.shape)
+        return np.frombuffer(self._map, _AS_ARRAY[entry.dtype], count, entry.start).reshape(entry.shape)
 
     def blocks(self, name: str) -> Iterator[tuple[int, NDArray[np.generic]]]:
         """(first row, rows) of a matrix, a block at a time. A block's view is dead once the next is asked for."""

@@ -25,6 +25,18 @@ int64_t fill(Matrix& m, int64_t row, const Weights& w) {
   return m.fill(row, count, data, source);
 }
 
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void make_matrix(Matrix* self, int64_t rows, int64_t cols, const std::string& dtype, const std::optional<Bytes>& packed) {
+  packed ? new (self) Matrix(rows, cols, dtype, packed->data(), extent(*packed, 0)) : new (self) Matrix(rows, cols, dtype);
+}
+
+auto packed_bytes(nb::handle_t<Matrix> self) {
+  const auto& m = nb::cast<const Matrix&>(self);
+  const size_t shape[1] = {static_cast<size_t>(m.nbytes())};
+  return nb::ndarray<nb::numpy, const uint8_t>(m.view().words, 1, shape, self);
+}
+
 auto to_float32(const Matrix& m) {
   float* data;
   auto out = new_array(data, m.rows(), m.cols());
@@ -55,13 +67,14 @@ nb::ndarray<nb::numpy, uint64_t> stamps_view(nb::handle_t<Arena> self) {
 
 void bind_memory(nb::module_& m) {
   nb::class_<Matrix>(m, "Matrix")
-      .def(nb::init<int64_t, int64_t, const std::string&>(), nb::arg("rows"), nb::arg("cols"),
-           nb::arg("dtype") = "bfloat16")
+      .def("__init__", &make_matrix, nb::arg("rows"), nb::arg("cols"), nb::arg("dtype") = "bfloat16",
+           nb::arg("packed").noconvert() = nb::none(), nb::keep_alive<1, 5>())
       .def("fill", &fill, nb::arg("row"), nb::arg("w").noconvert())
       .def("to_float32", &to_float32)
       .def_prop_ro("rows", &Matrix::rows)
       .def_prop_ro("cols", &Matrix::cols)
-      .def_prop_ro("dtype", [](const Matrix& self) { return self.bf16() ? "bfloat16" : "float32"; })
+      .def_prop_ro("dtype", [](const Matrix& self) { return name_of(self.packing()); })
+      .def_prop_ro("packed", &packed_bytes)
       .def_prop_ro("nbytes", &Matrix::nbytes);
 
   nb::class_<Arena>(m, "Arena")

@@ -124,6 +124,12 @@ void attention(Runtime& rt, const Attention& att, const Rows& proj, const Rows& 
                out_stride);
 }
 
+double peak_products(Runtime& rt, int64_t rounds, const std::string& dtype) {
+  const Packing packing = packing_of(dtype);
+  const nb::gil_scoped_release release;
+  return rt.peak_products(rounds, packing);
+}
+
 void make_runtime(Runtime* self, int threads, const std::optional<std::string>& isa) {
   new (self) Runtime(threads, isa.value_or(""));
 }
@@ -147,8 +153,7 @@ void bind_runtime(nb::module_& m) {
       .def("argmax", &argmax, nb::arg("logits").noconvert())
       .def("gated_delta_net", &gated_delta_net, nb::arg("gdn"), nb::arg("proj").noconvert(), nb::arg("batch"),
            nb::arg("arena"), nb::arg("out").noconvert())
-      .def("peak_products", &Runtime::peak_products, nb::arg("rounds"), nb::arg("bf16"),
-           nb::call_guard<nb::gil_scoped_release>())
+      .def("peak_products", &peak_products, nb::arg("rounds"), nb::arg("dtype"))
       .def("read_memory", &Runtime::read_memory, nb::arg("m"), nb::call_guard<nb::gil_scoped_release>())
       .def("attention", &attention, nb::arg("att"), nb::arg("proj").noconvert(), nb::arg("cos").noconvert(),
            nb::arg("sin").noconvert(), nb::arg("batch"), nb::arg("arena"), nb::arg("out").noconvert());

@@ -12,12 +12,15 @@ namespace statemark {
 constexpr int kPanel = 32;  // output columns of a weight panel: two AVX-512 or four AVX2 vectors
 constexpr int kPage = 16;   // tokens in a page of keys and values
 
+enum class Packing { kFloat32, kBfloat16, kInt8, kInt4 };
+
 // bf16: words [rows/32][cols/2][32], a word holds column k in its low half and k+1 in its high half.
 // f32:  floats [rows/32][cols][32].
+// int8, int4: [rows/32][cols/group][a group as quantised.h describes it].
 struct WeightView {
   const uint32_t* words;
   int64_t rows, cols, padded_cols;
-  bool bf16;
+  Packing packing;
 };
 
 struct LinearArgs {
@@ -104,7 +107,7 @@ struct KernelTable {
   void (*argmax)(Context&, const LogitsArgs&);
   void (*gated_delta_net)(Context&, const GdnArgs&);
   void (*attention)(Context&, const AttentionArgs&);
-  double (*peak_products)(Context&, int64_t rounds, bool bf16);  // for the benchmark: operations done
+  double (*peak_products)(Context&, int64_t rounds, Packing packing);  // for the benchmark: operations done
   void (*read_memory)(Context&, const uint8_t* data, int64_t bytes);
 };
 

@@ -7,6 +7,7 @@
 #include "tile.inl"
 #include "elementwise.inl"
 #include "linear.inl"
+#include "linear_int.inl"
 #include "sampling.inl"
 #include "gdn.inl"
 #include "attend.inl"

@@ -14,12 +14,32 @@ void spin_products(int64_t rounds, float* sink, const Step& step) {
   *sink = Vec::sum(total);
 }
 
-// Returns the floating-point operations done.
-double peak_products(Context& context, int64_t rounds, bool bf16) {
+// The like with pairs of 16-bit whole numbers, as products with int8 and int4 weights do them.
+double peak_int_products(Context& context, int64_t rounds) {
+  const int64_t threads = worker_count(context);
+  constexpr int kChains = Vec::kIntRows * 2;
+  auto* sink = reinterpret_cast<uint32_t*>(shared_scratch(context, 0, static_cast<size_t>(threads) * kChains * W));
+  for (int64_t i = 0; i < threads * kChains * W; ++i) sink[i] = static_cast<uint32_t>(i);
+  parallel(context, threads, [&](int64_t task, int) {
+    uint32_t* mine = sink + task * kChains * W;
+    const I w = Vec::load_words(mine + W);
+    I whole[kChains];
+    unroll<kChains>([&](auto c) INLINE_LAMBDA { whole[c] = Vec::load_words(mine + c * W); });
+    for (int64_t i = 0; i < rounds; ++i)
+      // Each chain times itself: equal products would be computed once.
+      unroll<kChains>([&](auto c) INLINE_LAMBDA { whole[c] = Vec::dot_pairs(whole[c], whole[c], w); });
+    unroll<kChains>([&](auto c) INLINE_LAMBDA { Vec::store_words(mine + c * W, whole[c]); });
+  });
+  return 4.0 * kChains * W * static_cast<double>(rounds * threads);
+}
+
+// Returns the operations done: a multiply-add is two.
+double peak_products(Context& context, int64_t rounds, Packing packing) {
+  if (packing == Packing::kInt8 || packing == Packing::kInt4) return peak_int_products(context, rounds);
   const int64_t threads = worker_count(context);
   float* sink = shared_scratch(context, 0, static_cast<size_t>(threads) * kMaxRows * 2 * W);
   for (int64_t i = 0; i < threads * kMaxRows * 2 * W; ++i) sink[i] = static_cast<float>(i);
-  const bool dot = Vec::kDotBf16 && bf16;
+  const bool dot = Vec::kDotBf16 && packing == Packing::kBfloat16;
   parallel(context, threads, [&](int64_t task, int) {
 #ifdef STATEMARK_DOT_BF16
     if (dot) {

@@ -21,7 +21,7 @@ constexpr int64_t kNear = 16;
 // Rows are dealt evenly to tiles, so no tile is nearly empty.
 struct RowTiles {
   int64_t rows, tiles;
-  explicit RowTiles(int64_t m) : rows(m), tiles(ceil_div(m, kMaxRows)) {}
+  explicit RowTiles(int64_t m, int most = kMaxRows) : rows(m), tiles(ceil_div(m, most)) {}
   int64_t start(int64_t t) const { return t * (rows / tiles) + at_most(t, rows % tiles); }
   int count(int64_t t) const { return static_cast<int>(start(t + 1) - start(t)); }
 };
@@ -237,8 +237,9 @@ void multiply(Context& context, const LinearArgs& args, const Packed& packed) {
 
 void linear_some(Context& context, const LinearArgs& args) {
   const WeightView& w = args.w;
+  const bool bf16 = w.packing == Packing::kBfloat16;
   const int64_t blocks = ceil_div(w.padded_cols, kBlockDepth);
-  Packed packed{shared_scratch(context, 0, static_cast<size_t>(args.m * blocks * kBlockDepth)), Vec::kDotBf16 && w.bf16,
+  Packed packed{shared_scratch(context, 0, static_cast<size_t>(args.m * blocks * kBlockDepth)), Vec::kDotBf16 && bf16,
                 RowTiles(args.m)};
   const auto pack = [&](int64_t b, int) {
     const int64_t k0 = b * kBlockDepth;
@@ -252,17 +253,7 @@ void linear_some(Context& context, const LinearArgs& args) {
 #ifdef STATEMARK_DOT_BF16
   if (packed.pairs) return multiply<DotWeights>(context, args, packed);
 #endif
-  w.bf16 ? multiply<PairWeights>(context, args, packed) : multiply<FloatWeights>(context, args, packed);
-}
-
-void linear(Context& context, const LinearArgs& args) {
-  for (int64_t row = 0; row < args.m; row += kMaxPackedRows) {
-    LinearArgs part = args;
-    part.x += row * args.x_stride;
-    part.out += row * args.out_stride;
-    part.m = at_most(kMaxPackedRows, args.m - row);
-    linear_some(context, part);
-  }
+  bf16 ? multiply<PairWeights>(context, args, packed) : multiply<FloatWeights>(context, args, packed);
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
-// Packing of weights: [rows, cols] of the checkpoint into panels of 32 output columns, bf16 in pairs along cols.
+// Packing of weights: [rows, cols] of the checkpoint into panels of 32 output columns, bf16 in pairs along cols, int8 and
+// int4 in groups (quantise.cpp).
 #include <algorithm>
 #include <cstring>
 
 #include "objects.h"
+#include "quantise.h"
 
 namespace statemark {
 namespace {
@@ -52,18 +54,44 @@ bool is_bf16(const std::string& dtype) {
   return dtype == "bfloat16";
 }
 
-Matrix::Matrix(int64_t rows, int64_t cols, const std::string& dtype) {
-  const bool bf16 = is_bf16(dtype);
+namespace {
+constexpr const char* kNames[] = {"float32", "bfloat16", "int8", "int4"};
+}
+
+Packing packing_of(const std::string& dtype) {
+  for (int i = 0; i < 4; ++i)
+    if (dtype == kNames[i]) return static_cast<Packing>(i);
+  refuse("dtype must be bfloat16, float32, int8 or int4, got '", dtype, "'");
+}
+
+const char* name_of(Packing packing) { return kNames[static_cast<int>(packing)]; }
+
+Matrix::Matrix(int64_t rows, int64_t cols, const std::string& dtype, const uint8_t* packed, int64_t nbytes) {
+  const Packing packing = packing_of(dtype);
   require(rows >= 1 && cols >= 1, "a matrix needs at least one row and one column, got ", rows, " x ", cols);
   require(rows < (int64_t(1) << 31) && cols < (int64_t(1) << 31), "a matrix of ", rows, " x ", cols, " is too large");
-  const int64_t padded_rows = (rows + kPanel - 1) / kPanel * kPanel, padded_cols = cols + cols % 2;
-  region_ = Region(static_cast<size_t>(padded_rows * padded_cols) * (bf16 ? 2 : 4));
-  view_ = {reinterpret_cast<const uint32_t*>(region_.data()), rows, cols, padded_cols, bf16};
+  const int64_t panels = (rows + kPanel - 1) / kPanel, depth = depth_of(packing);
+  const int64_t padded_cols = (cols + depth - 1) / depth * depth;
+  nbytes_ = panels * (padded_cols / depth) * group_bytes(packing);
+  if (packed) {
+    require(nbytes == nbytes_, "a ", dtype, " matrix of ", rows, " x ", cols, " has ", nbytes_, " bytes, got ", nbytes);
+    require(reinterpret_cast<uintptr_t>(packed) % alignof(uint32_t) == 0, "packed weights must be aligned to 4 bytes");
+  } else {
+    region_ = Region(static_cast<size_t>(nbytes_));
+  }
+  const uint8_t* data = packed ? packed : region_.data();
+  view_ = {reinterpret_cast<const uint32_t*>(data), rows, cols, padded_cols, packing};
 }
 
 int64_t Matrix::fill(int64_t row, int64_t count, const void* values, Source source) {
   require(row >= 0 && count >= 0 && row + count <= rows(), "rows ", row, " to ", row + count, " don't fit a matrix of ",
           rows(), " rows");
+  require(region_.data(), "a matrix over packed weights can't be filled");
+  return is_quantised(packing()) ? fill_groups(row, count, values, source) : fill_words(row, count, values, source);
+}
+
+int64_t Matrix::fill_words(int64_t row, int64_t count, const void* values, Source source) {
+  const bool bf16 = packing() == Packing::kBfloat16;
   int64_t bad = 0;
   auto* words = reinterpret_cast<uint32_t*>(region_.data());
   for (int64_t r0 = row; r0 < row + count;) {
@@ -72,7 +100,7 @@ int64_t Matrix::fill(int64_t row, int64_t count, const void* values, Source sour
       const int64_t c1 = std::min(c0 + kBlock, cols());
       for (int64_t r = r0; r < r1; ++r) {
         const int64_t lane = r % kPanel, from = (r - row) * cols();
-        if (!bf16()) {
+        if (!bf16) {
           for (int64_t c = c0; c < c1; ++c) {
             const uint32_t bits = float_bits(values, from + c, source);
             bad += not_finite(bits);
@@ -94,9 +122,40 @@ int64_t Matrix::fill(int64_t row, int64_t count, const void* values, Source sour
   return bad;
 }
 
+int64_t Matrix::fill_groups(int64_t row, int64_t count, const void* values, Source source) {
+  const int64_t depth = depth_of(packing()), groups = view_.padded_cols / depth, bytes = group_bytes(packing());
+  int64_t bad = 0;
+  LanesOfGroup lanes;
+  for (int64_t r0 = row; r0 < row + count;) {
+    const int64_t panel = r0 / kPanel, r1 = std::min((panel + 1) * kPanel, row + count);
+    for (int64_t g = 0; g < groups; ++g) {
+      const int64_t c0 = g * depth, c1 = std::min(c0 + depth, cols());
+      std::memset(lanes.at, 0, sizeof lanes.at);
+      for (int64_t r = r0; r < r1; ++r)
+        for (int64_t c = c0; c < c1; ++c) {
+          const uint32_t bits = float_bits(values, (r - row) * cols() + c, source);
+          bad += not_finite(bits);
+          std::memcpy(&lanes.at[c - c0][r % kPanel], &bits, sizeof bits);
+        }
+      const int first = static_cast<int>(r0 % kPanel), last = static_cast<int>((r1 - 1) % kPanel);
+      quantise_group(packing(), lanes, first, last, region_.data() + (panel * groups + g) * bytes);
+    }
+    r0 = r1;
+  }
+  return bad;
+}
+
 void Matrix::copy_row(int64_t row, float* out) const {
   const int64_t panel = row / kPanel, lane = row % kPanel;
-  if (!bf16()) {
+  if (is_quantised(packing())) {
+    const int64_t depth = depth_of(packing()), groups = view_.padded_cols / depth;
+    const auto* bytes = reinterpret_cast<const uint8_t*>(view_.words);
+    for (int64_t g = 0; g < groups; ++g)
+      values_of_group(packing(), bytes + (panel * groups + g) * group_bytes(packing()), static_cast<int>(lane),
+                      std::min(depth, cols() - g * depth), out + g * depth);
+    return;
+  }
+  if (packing() == Packing::kFloat32) {
     for (int64_t c = 0; c < cols(); ++c)
       std::memcpy(out + c, view_.words + (panel * view_.padded_cols + c) * kPanel + lane, sizeof(float));
     return;

@@ -24,16 +24,19 @@ template <class... Parts>
 void require(bool ok, const Parts&... parts);
 
 bool is_bf16(const std::string& dtype);  // refuses what is neither "bfloat16" nor "float32"
+Packing packing_of(const std::string& dtype);
+const char* name_of(Packing packing);
 
 enum class Source { kFloat32, kFloat16, kBfloat16 };
 
 class Matrix {
  public:
-  Matrix(int64_t rows, int64_t cols, const std::string& dtype);
+  // `packed`: the `nbytes` of another matrix of this shape and type, which stay where they are and are only read.
+  Matrix(int64_t rows, int64_t cols, const std::string& dtype, const uint8_t* packed = nullptr, int64_t nbytes = 0);
   int64_t rows() const { return view_.rows; }
   int64_t cols() const { return view_.cols; }
-  bool bf16() const { return view_.bf16; }
-  int64_t nbytes() const { return static_cast<int64_t>(region_.bytes()); }
+  Packing packing() const { return view_.packing; }
+  int64_t nbytes() const { return nbytes_; }
   const WeightView& view() const { return view_; }
 
   // Packs `count` rows of `cols` values; returns how many are not finite once stored.
@@ -41,8 +44,11 @@ class Matrix {
   void copy_row(int64_t row, float* out) const;
 
  private:
+  int64_t fill_words(int64_t row, int64_t count, const void* values, Source source);
+  int64_t fill_groups(int64_t row, int64_t count, const void* values, Source source);
   Region region_;
   WeightView view_{};
+  int64_t nbytes_;
 };
 
 class Arena {

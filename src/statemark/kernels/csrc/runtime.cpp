@@ -19,7 +19,7 @@ bool runs_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_suppor
 bool runs_avx512() {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512bf16");
+         __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
 }
 #endif
 
@@ -138,9 +138,9 @@ void Runtime::argmax(const LogitsArgs& args) {
   kernels_->argmax(context_, args);
 }
 
-double Runtime::peak_products(int64_t rounds, bool bf16) {
+double Runtime::peak_products(int64_t rounds, Packing packing) {
   const Turn turn(*this);
-  return kernels_->peak_products(context_, rounds, bf16);
+  return kernels_->peak_products(context_, rounds, packing);
 }
 
 void Runtime::read_memory(const Matrix& m) {

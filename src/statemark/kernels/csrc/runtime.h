@@ -42,7 +42,7 @@ class Runtime {
                        Arena& arena, float* out, int64_t out_stride);
   void attention(const Attention& att, const float* proj, int64_t proj_stride, const float* cos, const float* sin,
                  int64_t rope_stride, const Batch& batch, Arena& arena, float* out, int64_t out_stride);
-  double peak_products(int64_t rounds, bool bf16);
+  double peak_products(int64_t rounds, Packing packing);
   void read_memory(const Matrix& m);
 
  private:

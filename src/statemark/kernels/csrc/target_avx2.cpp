@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "kernel_args.h"
+#include "quantised.h"
 #include "vec_avx2.h"
 
 namespace statemark {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernel_args.h"
+#include "quantised.h"
 #include "vec_avx512.h"
 
 namespace statemark {

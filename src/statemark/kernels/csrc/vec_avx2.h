@@ -15,6 +15,8 @@ struct Vec {
   // 6 x 2 accumulators, 2 vectors of weights and 1 broadcast fill the 16 registers; 12 chains hide the 4-cycle FMA.
   static constexpr int kTileRows = 6;
   static constexpr int kScoreRows = 6;
+  // Whole numbers need a register for each product beside the sums, and adding them takes one cycle: no more chains needed.
+  static constexpr int kIntRows = 4;
   static constexpr bool kDotBf16 = false;
   static constexpr uint32_t kTop = 0xffff0000u;
 
@@ -70,6 +72,32 @@ struct Vec {
     const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     return floats(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
   }
+
+  // Whole numbers: pairs of 16-bit values in each lane.
+  static void store_words(uint32_t* p, I v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v); }
+  static I load_u16(const uint16_t* p) {
+    return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  static I and_int(I a, I b) { return _mm256_and_si256(a, b); }
+  static I even_bytes(I w) { return _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8); }
+  static I odd_bytes(I w) { return _mm256_srai_epi16(w, 8); }
+  static I sub_pairs(I a, I b) { return _mm256_sub_epi16(a, b); }
+  template <int n>
+  static I shift_right_signed(I a) {
+    return _mm256_srai_epi32(a, n);
+  }
+  template <int n>
+  static I shift_right_pairs(I a) {
+    return _mm256_srli_epi16(a, n);
+  }
+  static I mul_int(I a, I b) { return _mm256_mullo_epi32(a, b); }
+  // Both instructions in one: GCC would do all products of a tile first and spill the sums, at half the rate.
+  static I dot_pairs(I acc, I x, I w) {
+    I product;
+    __asm__("vpmaddwd %2, %3, %1\n\tvpaddd %1, %0, %0" : "+x"(acc), "=&x"(product) : "x"(x), "x"(w));
+    return acc;
+  }
+  static F from_int(I a) { return _mm256_cvtepi32_ps(a); }
 
   static float sum(F v) {
     const __m128 a = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));

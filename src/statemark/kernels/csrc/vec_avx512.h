@@ -26,6 +26,7 @@ struct Vec {
   // 12 x 2 accumulators of 32 registers: enough chains for the 6-cycle latency of the bf16 dot product.
   static constexpr int kTileRows = 12;
   static constexpr int kScoreRows = 12;
+  static constexpr int kIntRows = 12;
   static constexpr bool kDotBf16 = true;
 
   static F zero() { return _mm512_setzero_ps(); }
@@ -102,6 +103,39 @@ struct Vec {
 #endif
     return floats(_mm512_slli_epi32(words, 16));
   }
+
+  // Whole numbers: pairs of 16-bit values in each lane.
+  static void store_words(uint32_t* p, I v) { _mm512_storeu_si512(p, v); }
+  static I and_int(I a, I b) { return _mm512_and_si512(a, b); }
+  static I even_bytes(I w) { return _mm512_srai_epi16(_mm512_slli_epi16(w, 8), 8); }
+  static I odd_bytes(I w) { return _mm512_srai_epi16(w, 8); }
+  static I sub_pairs(I a, I b) { return _mm512_sub_epi16(a, b); }
+  static I load_u16(const uint16_t* p) { return _mm512_srli_epi32(bits(load_bf16(p)), 16); }
+  template <int n>
+  static I shift_right_pairs(I a) {
+    return _mm512_srli_epi16(a, n);
+  }
+  static I mul_int(I a, I b) { return _mm512_mullo_epi32(a, b); }
+#ifdef STATEMARK_EMULATE_AVX512  // these are missing in SIMDe, or wrong
+  template <int n>
+  static I shift_right_signed(I a) {
+    const __m256i low = _mm256_srai_epi32(_mm512_extracti64x4_epi64(a, 0), n);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(low), _mm256_srai_epi32(_mm512_extracti64x4_epi64(a, 1), n), 1);
+  }
+  static I dot_pairs(I acc, I x, I w) { return _mm512_add_epi32(acc, simde_mm512_madd_epi16(x, w)); }
+  static F from_int(I a) {
+    const __m256 low = _mm256_cvtepi32_ps(_mm512_extracti64x4_epi64(a, 0));
+    const __m256 high = _mm256_cvtepi32_ps(_mm512_extracti64x4_epi64(a, 1));
+    return _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
+  }
+#else
+  template <int n>
+  static I shift_right_signed(I a) {
+    return _mm512_srai_epi32(a, n);
+  }
+  static I dot_pairs(I acc, I x, I w) { return _mm512_dpwssd_epi32(acc, x, w); }
+  static F from_int(I a) { return _mm512_cvtepi32_ps(a); }
+#endif
 
   static float sum(F v) {
     alignas(64) float x[kWidth];

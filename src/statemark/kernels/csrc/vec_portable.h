@@ -17,6 +17,7 @@ struct Vec {
   // 4 x 2 accumulators: SSE2 has 16 registers and needs temporaries, as it has no fused operation.
   static constexpr int kTileRows = 4;
   static constexpr int kScoreRows = 2;
+  static constexpr int kIntRows = 4;
   static constexpr bool kDotBf16 = false;
 
   static F zero() { return F{0, 0, 0, 0}; }
@@ -88,6 +89,30 @@ struct Vec {
     return floats(I{int32_t(uint32_t(p[0]) << 16), int32_t(uint32_t(p[1]) << 16), int32_t(uint32_t(p[2]) << 16),
                     int32_t(uint32_t(p[3]) << 16)});
   }
+
+  // Whole numbers: pairs of 16-bit values in each lane.
+  typedef int16_t H __attribute__((vector_size(16)));
+  static void store_words(uint32_t* p, I v) { std::memcpy(p, &v, sizeof v); }
+  static I load_u16(const uint16_t* p) { return I{p[0], p[1], p[2], p[3]}; }
+  static I and_int(I a, I b) { return a & b; }
+  static I even_bytes(I w) { return (I)(((H)w << 8) >> 8); }
+  static I odd_bytes(I w) { return (I)((H)w >> 8); }
+  template <int n>
+  static I shift_right_signed(I a) {
+    return a >> n;
+  }
+  template <int n>
+  static I shift_right_pairs(I a) {
+    typedef uint16_t UH __attribute__((vector_size(16)));
+    return (I)((UH)a >> n);
+  }
+  static I mul_int(I a, I b) { return (I)((U)a * (U)b); }
+  static I sub_pairs(I a, I b) { return (I)((H)a - (H)b); }
+  static I dot_pairs(I acc, I x, I w) {
+    const U low = (U)((I)((U)x << 16) >> 16) * (U)((I)((U)w << 16) >> 16);
+    return (I)((U)acc + low + (U)(x >> 16) * (U)(w >> 16));
+  }
+  static F from_int(I a) { return __builtin_convertvector(a, F); }
 
   static float sum(F v) { return (v[0] + v[2]) + (v[1] + v[3]); }
   static float largest(F v) {
