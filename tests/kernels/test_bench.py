@@ -49,7 +49,7 @@ def test_the_command_prints_a_line_for_each_row(capsys: pytest.CaptureFixture[st
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"{Runtime(1).isa}, 1 threads: reads ")
     assert lines[1].split()[:3] == ["kernel", "tokens", "ms"]
-    assert len(lines) == 2 + 3 * 4 * 5 + 2 + 3 * 5 + 3 + 6 + 3
+    assert len(lines) == 2 + 3 * 4 * 5 + 2 + 3 * 4 + 3 + 6 + 3
     assert len({len(line) for line in lines[1:]}) == 1
 
 
