@@ -203,6 +203,24 @@ def test_generate_keeps_prefixes_for_the_next_run(tiny: str, tmp_path: Path) -> 
     assert counts[1] > 500
 
 
+def test_a_second_interrupt_hurries_and_is_no_traceback(tiny: str) -> None:
+    with serving(tiny, "--shutdown-grace", "100", "--access-log", "-") as (process, url, _):
+        body = {"prompt": "a", "max_tokens": 100_000, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as response:
+            lines = response.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGINT)
+            while httpx.get(f"{url}/health").json()["status"] != "draining":
+                pass
+            process.send_signal(signal.SIGINT)
+            frames = [line for line in lines if line]
+        assert "shutting_down" in frames[-2]
+        assert frames[-1] == "data: [DONE]"
+        _, rest = process.communicate(timeout=60)
+        assert process.returncode in (130, -signal.SIGINT)
+        assert "Traceback" not in rest
+
+
 def test_serve_on_a_taken_port(tiny: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

@@ -40,10 +40,11 @@ def running(
     *,
     settings: Settings | None = None,
     wait: bool = True,
+    access_log: Callable[[str], None] | None = None,
 ) -> Iterator[Running]:
     """Start a server, wait until it has loaded (or only until it listens), stop it at the end."""
     settings = settings or Settings(port=0, shutdown_grace=5.0, max_waiting=32)
-    app = build_app(load, settings)
+    app = build_app(load, settings, access_log=access_log)
     listener = bind(settings)
     ready = threading.Event()
     server = Server(app, on_ready=lambda model: ready.set())

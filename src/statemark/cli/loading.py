@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -34,10 +34,15 @@ def load(
     fault: Fault | None = None,
     tool_call_parser: str = "auto",
     reasoning_parser: str = "auto",
+    **more: Any,
 ) -> LoadedModel:
-    """`fault`: planted on purpose by `serve --fault`. For the parsers see `parsing.choose_format`."""
+    """`fault`: planted on purpose by `serve --fault`. For the parsers see `parsing.choose_format`.
+
+    `more`: arguments for `load_text_engine`; None is "not given".
+    """
     progress = Progress()
-    arguments = options.engine_arguments()
+    given = {name: value for name, value in more.items() if value is not None}
+    arguments = options.engine_arguments() | given
     try:
         if fault is not None:
             from statemark.server.faulty import FaultyModel

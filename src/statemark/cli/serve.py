@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from statemark.cli.options import EngineOptions, engine_options
+from statemark.cli.serve_options import ServeOptions, serve_options
 from statemark.cli.talk import say
 from statemark.errors import ConfigurationError
 from statemark.parsing import ALIASES, TOOL_FORMATS
 from statemark.server.served import ServedModel
-from statemark.server.state import Settings
 
 if TYPE_CHECKING:
     from statemark.faults import Fault
@@ -25,16 +28,16 @@ Example:
 """
 
 
-@click.command(epilog=_EXAMPLES)
-@click.option("--host", default="127.0.0.1", help="Address to listen on; 0.0.0.0 for every interface.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, help="Port; 0 takes a free one.")
-@click.option("--served-model-name", metavar="NAME", help="Name that clients use.  [default: the folder's name]")
-@click.option("--api-key", envvar="STATEMARK_API_KEY", show_envvar=True, help="Ask clients for this key.")
+@click.command(epilog=_EXAMPLES, context_settings={"auto_envvar_prefix": "STATEMARK"})
+@serve_options
 @click.option(
-    "--max-waiting", type=click.IntRange(min=0), default=256, help="Sequences that may wait; more get status 429."
+    "--fault",
+    metavar="NAME",
+    allow_from_autoenv=False,
+    help="Plant a known cache fault, to try `probe` on. Needs --unsafe-faults.",
 )
 @click.option(
-    "--shutdown-grace", type=click.FloatRange(min=0), default=10.0, help="Seconds that answers get to finish."
+    "--unsafe-faults", is_flag=True, allow_from_autoenv=False, help="Confirm that --fault may make answers wrong."
 )
 @click.option(
     "--tool-call-parser",
@@ -48,25 +51,19 @@ Example:
     default="auto",
     help="Whether think sections are told apart from the answer.",
 )
-@click.option("--fault", metavar="NAME", help="Plant a known cache fault, to try `probe` on. Needs --unsafe-faults.")
-@click.option("--unsafe-faults", is_flag=True, help="Confirm that --fault may make answers wrong.")
 @engine_options
 def command(
-    host: str,
-    port: int,
-    served_model_name: str | None,
-    api_key: str | None,
-    max_waiting: int,
-    shutdown_grace: float,
+    serving: ServeOptions,
     tool_call_parser: str,
     reasoning_parser: str,
     fault: str | None,
     unsafe_faults: bool,
     options: EngineOptions,
 ) -> None:
-    """Serve the OpenAI API, so that existing clients work by changing their base URL.
+    """Serve OpenAI's and Anthropic's APIs, so that existing clients work by changing their base URL.
 
-    It listens at once; /health says 503 until the model is loaded.
+    It listens at once; /health says 503 until the model is loaded. Every flag can also be an environment variable
+    (--max-num-seqs is STATEMARK_MAX_NUM_SEQS) or a line in the --config file (max-num-seqs = 8).
     """
     from statemark.cli.loading import load, model_path
     from statemark.server.app import build_app
@@ -74,23 +71,43 @@ def command(
 
     planted = _planted(fault, unsafe_faults)
     path = model_path(options)  # before a port is taken: it may be an error
-    if api_key is not None and not api_key.strip():
-        raise ConfigurationError("the API key is empty", hint="give --api-key a value, or leave it out")
-    settings = Settings(host=host, port=port, api_key=api_key, max_waiting=max_waiting, shutdown_grace=shutdown_grace)
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    listener = bind(settings)
-    address, number = listener.getsockname()[:2]
-    url = f"http://{f'[{address}]' if ':' in address else address}:{number}"
+    settings = serving.settings()
+    level = serving.log_level.upper()
+    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
+    with _access_log(serving.access_log) as write:
+        listener = bind(settings)
+        address, number = listener.getsockname()[:2]
+        url = f"http://{f'[{address}]' if ':' in address else address}:{number}"
 
-    def load_model() -> ServedModel:
-        parsers = {"tool_call_parser": tool_call_parser, "reasoning_parser": reasoning_parser}
-        return load(options, path, name=served_model_name, fault=planted, **parsers)
+        def loaded() -> ServedModel:
+            name, template = serving.served_model_name, serving.chat_template
+            parsers = {"tool_call_parser": tool_call_parser, "reasoning_parser": reasoning_parser}
+            return load(options, path, name=name, fault=planted, chat_template=template, **parsers)
 
-    app = build_app(load_model, settings)
-    if api_key is None and not ipaddress.ip_address(address).is_loopback:
-        say(f"note: {address} can be reached from other machines, and no --api-key is asked for")
-    say(f"loading {path}; {url}/health tells when it is done")
-    serve(app, listener, lambda model: _report(model, url))
+        app = build_app(loaded, settings, access_log=write)
+        if settings.api_key is None and not ipaddress.ip_address(address).is_loopback:
+            say(f"note: {address} can be reached from other machines, and no --api-key is asked for")
+        say(f"loading {path}; {url}/health tells when it is done")
+        serve(app, listener, lambda model: _report(model, url))
+
+
+@contextlib.contextmanager
+def _access_log(path: Path | None) -> Iterator[Callable[[str], None] | None]:
+    """Writes lines at once, so that whoever follows the file sees each request as it ends."""
+    if path is None:
+        yield None
+        return
+    try:
+        file = click.open_file(str(path), "a", encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"can't write the access log {path}: {error.strerror}") from None
+    with file:
+
+        def write(line: str) -> None:
+            file.write(line + "\n")
+            file.flush()
+
+        yield write
 
 
 def _planted(name: str | None, confirmed: bool) -> Fault | None:

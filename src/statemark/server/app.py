@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from statemark.errors import UserError
 from statemark.server import admin, tokens
+from statemark.server.access_log import AccessLog, belongs
 from statemark.server.anthropic.answer import error_body as anthropic_error
 from statemark.server.anthropic.endpoints import count_tokens, messages
 from statemark.server.async_engine import AsyncEngine
@@ -24,22 +25,38 @@ from statemark.server.chat import chat_completions
 from statemark.server.completions import completions
 from statemark.server.endpoint import JsonEndpoint
 from statemark.server.errors import ApiError, JsonResponse, from_exception, from_status
-from statemark.server.job import FailedRequestError, OverloadedError, ShuttingDownError
+from statemark.server.job import FailedRequestError, OverloadedError, ShuttingDownError, TimedOutError
 from statemark.server.metrics import Metrics, metrics
+from statemark.server.record import Record
 from statemark.server.responses.endpoint import responses
 from statemark.server.served import ServedModel
 from statemark.server.state import ServerState, Settings
 
 log = logging.getLogger("statemark.server")
 
+_KNOWN = (ApiError, UserError, OverloadedError, ShuttingDownError, TimedOutError, FailedRequestError)
+
 # Open without a key: what load balancers and monitors ask.
 _OPEN = frozenset({"/health", "/version", "/metrics"})
 
 
-def build_app(load: Callable[[], ServedModel], settings: Settings) -> Starlette:
-    """`load` runs in the engine thread once the application has started; `/health` says 503 until it is done."""
-    watch = Metrics()
-    state = ServerState(settings, AsyncEngine(load, max_waiting=settings.max_waiting, watch=watch), watch)
+class _Watch(Metrics):
+    """Counts jobs, and tells the access log whose they are."""
+
+    def submitted(self, record: Record) -> None:
+        belongs(record)
+
+
+def build_app(
+    load: Callable[[], ServedModel], settings: Settings, *, access_log: Callable[[str], None] | None = None
+) -> Starlette:
+    """`load` runs in the engine thread once the application has started; `/health` says 503 until it is done.
+
+    `access_log` takes a line of JSON for each request that ended.
+    """
+    watch = _Watch()
+    engine = AsyncEngine(load, max_waiting=settings.max_waiting, max_seconds=settings.request_timeout, watch=watch)
+    state = ServerState(settings, engine, watch)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -50,7 +67,11 @@ def build_app(load: Callable[[], ServedModel], settings: Settings) -> Starlette:
         state.text.close()
 
     def post(path: str, handler: Callable[..., object]) -> Route:
-        endpoint = JsonEndpoint(handler, max_body_bytes=settings.max_body_bytes)  # type: ignore[arg-type]
+        endpoint = JsonEndpoint(
+            handler,  # type: ignore[arg-type]
+            max_body_bytes=settings.max_body_bytes,
+            body_timeout=settings.body_timeout,
+        )
         return Route(path, endpoint, methods=["POST"])
 
     app = Starlette(
@@ -69,11 +90,14 @@ def build_app(load: Callable[[], ServedModel], settings: Settings) -> Starlette:
             post("/v1/messages", messages),
             post("/v1/messages/count_tokens", count_tokens),
         ],
-        middleware=[Middleware(_KeyCheck, api_key=settings.api_key)] if settings.api_key else [],
+        middleware=[
+            Middleware(AccessLog, write=access_log),
+            *([Middleware(_KeyCheck, api_key=settings.api_key)] if settings.api_key else []),
+        ],
         exception_handlers={
             HTTPException: _on_http_exception,
             Exception: _on_bug,
-            **dict.fromkeys((ApiError, UserError, OverloadedError, ShuttingDownError, FailedRequestError), _on_known),
+            **dict.fromkeys(_KNOWN, _on_known),
         },
         lifespan=lifespan,
     )

@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from statemark.engine.request import EngineRequest
 from statemark.errors import InvalidRequestError
-from statemark.server.job import FailedRequestError, Job, OverloadedError, ShuttingDownError
+from statemark.server.job import FailedRequestError, Job, OverloadedError, ShuttingDownError, TimedOutError
 from statemark.server.record import Unwatched, Watch
 
 log = logging.getLogger("statemark.server")
@@ -54,11 +54,15 @@ class AsyncEngine(Generic[B]):
     Beyond the choices that run at once, at most `max_waiting` wait; more is `OverloadedError`, never memory growth.
     """
 
-    def __init__(self, load: Callable[[], B], *, max_waiting: int, watch: Watch | None = None) -> None:
+    def __init__(
+        self, load: Callable[[], B], *, max_waiting: int, max_seconds: float | None = None, watch: Watch | None = None
+    ) -> None:
         self.watch = watch or Unwatched()
         self.max_waiting = max_waiting
+        self.max_seconds = max_seconds  # that a job may take, waiting included
         self.held = 0  # choices admitted and not released; event loop only, like `jobs`
         self.jobs: set[Job] = set()
+        self._deadlines: dict[Job, asyncio.TimerHandle] = {}
         self.draining = False
         self.ready: asyncio.Future[B]
         self._load = load
@@ -104,6 +108,8 @@ class AsyncEngine(Generic[B]):
         self.watch.submitted(job.record)
         self.held += size
         self.jobs.add(job)
+        if self.max_seconds is not None:
+            self._deadlines[job] = self._loop.call_later(self.max_seconds, job.put, TimedOutError(self.max_seconds))
         self._commands.put(lambda: self._add(job))
         try:
             await job.accepted
@@ -127,6 +133,8 @@ class AsyncEngine(Generic[B]):
 
     def _release(self, job: Job) -> None:
         self.jobs.discard(job)
+        if (deadline := self._deadlines.pop(job, None)) is not None:
+            deadline.cancel()
         self.held -= sum(request.params.n for request in job.requests)
         self.watch.released(job.record)
         self._commands.put(lambda: self._drop(job))

@@ -20,13 +20,19 @@ Handler = Callable[[Request, bytes], Awaitable[Response]]
 class JsonEndpoint:
     """Runs `handler(request, body)` and sends its answer, and cancels both the moment that the client is gone."""
 
-    def __init__(self, handler: Handler, *, max_body_bytes: int) -> None:
+    def __init__(self, handler: Handler, *, max_body_bytes: int, body_timeout: float) -> None:
         self.handler = handler
+        self.body_timeout = body_timeout
         self.max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        body = await self._read(request)
+        try:
+            async with asyncio.timeout(self.body_timeout):
+                body = await self._read(request)
+        except TimeoutError:
+            text = f"the body did not come within {self.body_timeout:g} s"
+            raise ApiError(408, text, code="body_timeout", headers={"connection": "close"}) from None
         if body is None:
             return
         work = asyncio.create_task(self._answer(request, body, send))
@@ -91,8 +97,17 @@ def named_event(data: dict[str, Any]) -> bytes:
 DONE = b"data: [DONE]\n\n"
 
 
+KEEP_ALIVE = b": still working\n\n"  # a comment, which clients pass over
+
+
 class EventStream(Response):
-    """Sends each frame as it comes. `close` runs whatever happens, even if no frame was ever asked for."""
+    """Sends each frame as it comes. `close` runs whatever happens, even if no frame was ever asked for.
+
+    After `patience` seconds without a frame it sends a comment, so that nobody between takes the silence of a long
+    prompt for a dead connection.
+    """
+
+    patience = 10.0
 
     def __init__(self, frames: AsyncGenerator[bytes, None], close: Callable[[], None]) -> None:
         super().__init__(media_type="text/event-stream", headers={"cache-control": "no-cache"})
@@ -104,8 +119,22 @@ class EventStream(Response):
         try:
             async with contextlib.aclosing(self.frames) as frames:
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                async for frame in frames:
+                async for frame in self._with_comments(frames):
                     await send({"type": "http.response.body", "body": frame, "more_body": True})
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             self.close()
+
+    async def _with_comments(self, frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+        while True:
+            coming = asyncio.ensure_future(anext(frames, None))
+            try:
+                while not (await asyncio.wait({coming}, timeout=self.patience))[0]:
+                    yield KEEP_ALIVE
+            finally:
+                coming.cancel()  # without effect on one that is there
+                await asyncio.wait({coming})  # a generator can only be closed once nobody waits in it
+            frame = coming.result()
+            if frame is None:
+                return
+            yield frame

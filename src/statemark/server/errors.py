@@ -9,17 +9,19 @@ import msgspec
 from starlette.responses import Response
 
 from statemark.errors import InvalidRequestError, UserError
-from statemark.server.job import FailedRequestError, OverloadedError, ShuttingDownError
+from statemark.server.job import FailedRequestError, OverloadedError, ShuttingDownError, TimedOutError
 
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
     404: "not_found_error",
     405: "invalid_request_error",
+    408: "invalid_request_error",
     413: "invalid_request_error",
     429: "rate_limit_error",
     500: "server_error",
     503: "service_unavailable_error",
+    504: "timeout_error",
 }
 
 
@@ -79,6 +81,8 @@ def from_exception(error: Exception) -> ApiError:
         return ApiError(429, "the queue is full; try again shortly", code="overloaded", headers={"retry-after": "1"})
     if isinstance(error, ShuttingDownError):
         return ApiError(503, "the server is shutting down", code="shutting_down", headers={"retry-after": "5"})
+    if isinstance(error, TimedOutError):
+        return ApiError(504, f"the request took longer than the {error} s that this server allows", code="timeout")
     if isinstance(error, FailedRequestError):
         return ApiError(500, f"the engine failed on this request: {error}", code="engine_error")
     return ApiError(500, f"the server failed on this request: {type(error).__name__}", code="internal_error")

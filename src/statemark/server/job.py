@@ -18,6 +18,10 @@ class ShuttingDownError(Exception):
     """The server ends; the request came too late or was cut off."""
 
 
+class TimedOutError(Exception):
+    """The request took longer than an operator lets it; carries the seconds."""
+
+
 class FailedRequestError(Exception):
     """The engine failed on this request; others go on."""
 

@@ -61,6 +61,8 @@ class Server(uvicorn.Server):
         # The sockets still listen: late comers get a 503 instead of a refused connection.
         await self.state.engine.drain(self.state.settings.shutdown_grace, hurry=lambda: self.force_exit)
         await super().shutdown(sockets)
+        if self.force_exit:  # uvicorn leaves the application hanging then, which ends in a traceback
+            await self.lifespan.shutdown()
 
 
 def serve(app: Starlette, listener: socket.socket, on_ready: Callable[[ServedModel], None]) -> None:

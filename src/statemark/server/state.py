@@ -23,6 +23,8 @@ class Settings:
     port: int = 8000
     api_key: str | None = None
     max_body_bytes: int = 32 * 1024 * 1024
+    body_timeout: float = 60.0  # seconds in which a body must have come
+    request_timeout: float | None = None  # seconds that an answer may take, waiting included
     max_waiting: int = 256
     lenient: bool = False  # drop unknown fields of requests instead of refusing them
     shutdown_grace: float = 10.0
