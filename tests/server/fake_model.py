@@ -10,14 +10,28 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
 from statemark.engine.chat import ChatPrompt, plain_messages
 from statemark.engine.outputs import TextDelta
+from statemark.engine.params import Structure
 from statemark.engine.request import EngineRequest, TokenLogprobs
+from statemark.engine.structured import Constraint, Grammars
 from statemark.errors import InvalidRequestError
 from statemark.parsing import ChatFormat
 
 END = 0  # the end-of-text token; others are Unicode code points below VOCAB
 VOCAB = 0x2000
+
+
+def _letters() -> str:
+    letters = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()), 1)}
+    tokenizer = Tokenizer(models.BPE(letters, []))
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer.to_str()
+
+
+GRAMMARS = Grammars(_letters, VOCAB, [END])  # compiles, so that bad grammars are found; answers don't follow them
 
 
 class FakeModel:
@@ -176,6 +190,12 @@ class FakeModel:
 
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(map(chr, ids))
+
+    def token_id(self, token: str) -> int | None:
+        return ord(token) if len(token) == 1 else None
+
+    def constraint(self, structure: Structure) -> Constraint:
+        return GRAMMARS.compile(structure)
 
     def token_text(self, token_id: int) -> str:
         return chr(token_id)

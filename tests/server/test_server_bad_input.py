@@ -118,7 +118,6 @@ CHAT_CASES: list[tuple[dict[str, Any], str | None, str]] = [
     ({"logprobs": 3}, "logprobs", "expected bool"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "between 0 and 20, got 21"),
     ({"max_completion_tokens": 3}, "max_tokens", "not both"),
-    ({"response_format": {"type": "json_object"}}, "response_format", "'json_object' is not supported"),
     ({"tool_choice": "required"}, "tool_choice", "no tools are given"),
     ({"tool_choice": "sometimes"}, "tool_choice", "'sometimes' is not supported"),
     ({"tool_choice": 5}, "tool_choice", "expected str | object"),

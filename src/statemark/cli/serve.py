@@ -88,6 +88,8 @@ def command(
         if settings.api_key is None and not ipaddress.ip_address(address).is_loopback:
             say(f"note: {address} can be reached from other machines, and no --api-key is asked for")
         say(f"loading {path}; {url}/health tells when it is done")
+        if settings.normalize_system:
+            say("note: --normalize-system changes system prompts with a per-request value; /metrics counts them")
         serve(app, listener, lambda model: _report(model, url))
 
 

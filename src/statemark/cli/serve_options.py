@@ -30,6 +30,7 @@ class ServeOptions:
     max_body_size: int
     shutdown_grace: float
     lenient: bool
+    normalize_system: bool
     access_log: Path | None
     log_level: str
 
@@ -44,6 +45,7 @@ class ServeOptions:
             max_waiting=self.max_waiting,
             request_timeout=self.request_timeout,
             lenient=self.lenient,
+            normalize_system=self.normalize_system,
             shutdown_grace=self.shutdown_grace,
         )
 
@@ -69,6 +71,11 @@ _FLAGS: list[Callable[..., Any]] = [
         "--shutdown-grace", type=click.FloatRange(min=0), default=10.0, help="Seconds that answers get to finish."
     ),
     click.option("--lenient", is_flag=True, help="Ignore unknown fields of requests instead of refusing them."),
+    click.option(
+        "--normalize-system",
+        is_flag=True,
+        help="Set the value to zeros that a coding agent puts into its system prompt anew for each request.",
+    ),
     click.option(
         "--access-log",
         type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),

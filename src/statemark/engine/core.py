@@ -107,6 +107,7 @@ class Engine:
                 prompt_token_ids=request.prompt_token_ids,
                 eos_token_ids=request.eos_token_ids,
                 choice_index=index,
+                matching=None if request.constraint is None else request.constraint.start(request.free_until),
             )
             seqs.append(Sequence(request, index, self._arrivals, limit, state))
             self._arrivals += 1
@@ -260,6 +261,8 @@ class Engine:
                 return "stop", token
             if token in params.stop_token_ids:
                 return "stop", token
+        if seq.sampler.ended:
+            return "stop", None
         if seq.length >= seq.limit:
             return "length", None
         return None, None

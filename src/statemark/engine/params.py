@@ -17,6 +17,21 @@ MAX_CHOICES = 128
 GREEDY_BELOW = 1e-5
 
 
+STRUCTURES = ("json_object", "json", "regex", "choice", "grammar")
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What an answer must look like. `kind` is one of STRUCTURES.
+
+    `source` is a JSON schema, a regular expression, a JSON list of strings, or a grammar in Lark's form or llama.cpp's
+    (GBNF); empty for "json_object", which is any JSON object.
+    """
+
+    kind: str
+    source: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
     """How tokens are chosen and when a request ends. Names and defaults are those that vLLM users know.
@@ -48,6 +63,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
     detokenize: bool = True
+    structure: Structure | None = None
 
     def __post_init__(self) -> None:
         self._check_sampling()
@@ -56,6 +72,8 @@ class SamplingParams:
         self._check_bias()
         for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "detokenize"):
             self._need(isinstance(getattr(self, name), bool), name, "true or false")
+        ok = self.structure is None or (isinstance(self.structure, Structure) and self.structure.kind in STRUCTURES)
+        self._need(ok, "structure", f"a Structure of a kind among {', '.join(STRUCTURES)}")
         if self.stop and not self.detokenize:
             raise InvalidRequestError(
                 "stop strings need the text, but detokenize is false",

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from statemark.cache import Explanation
 from statemark.engine.params import SamplingParams
+
+if TYPE_CHECKING:
+    from statemark.engine.structured import Constraint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +23,7 @@ class EngineRequest:
     `cache_salt`: requests with different salts share nothing. `adapter`: what changes the weights, "" for nothing; part
     of every cached prefix's name.
     `use_cache`: False neither reads nor writes the prefix cache.
+    `constraint`: the grammar that answers follow, from behind the first token `free_until` on if there is one.
     `priority`: who waits goes in the order of this number, the smallest first, and of arrival among equals.
     """
 
@@ -32,6 +37,8 @@ class EngineRequest:
     adapter: str = ""
     use_cache: bool = True
     priority: int = 0
+    constraint: Constraint | None = None
+    free_until: int | None = None
 
 
 @dataclass(frozen=True)

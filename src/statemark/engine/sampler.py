@@ -111,7 +111,9 @@ class Sampler:
         answers = []
         for row in range(len(states)):
             if chosen.get(row, -1) < 0:
-                answers.append(SampledToken(-1, error=_why_not(logits[row], banned=row in chosen)))
+                answers.append(
+                    SampledToken(-1, error=states[row].broken or _why_not(logits[row], banned=row in chosen))
+                )
             else:
                 answers.append(SampledToken(chosen[row], details.get(row)))
         return answers
@@ -229,6 +231,6 @@ def _in_order(row: F32) -> I64:
 
 def _why_not(row: F32, *, banned: bool) -> str:
     if banned:
-        return "no token is left to choose: min_tokens bans every one that the model allows"
+        return "no token is left to choose: min_tokens, logit_bias or the answer's structure bans every one"
     bad = int(len(row) - np.count_nonzero(np.isfinite(row)))
     return f"the model's logits are not finite: {bad} of {len(row)} entries are NaN or infinite"

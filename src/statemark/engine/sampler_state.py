@@ -7,11 +7,15 @@ the one it is asked to shape.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from statemark.engine.params import SamplingParams
+
+if TYPE_CHECKING:
+    from statemark.engine.structured import Matching
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
@@ -59,7 +63,9 @@ class SamplerState:
         eos_token_ids: Iterable[int] = (),
         choice_index: int = 0,
         generated: Sequence[int] = (),
+        matching: Matching | None = None,
     ) -> None:
+        self._matching = matching
         self.params = params
         self.seed = seed
         self.index = choice_index
@@ -81,6 +87,18 @@ class SamplerState:
             self._seen.add(token_id)
         if self._written is not None:
             self._written.add(token_id)
+        if self._matching is not None:
+            self._matching.add(token_id)
+
+    @property
+    def ended(self) -> bool:
+        """The answer's structure is complete: nothing can follow."""
+        return self._matching is not None and self._matching.ended
+
+    @property
+    def broken(self) -> str | None:
+        """Why the answer's structure can't be followed any further."""
+        return None if self._matching is None else self._matching.error
 
     @property
     def greedy(self) -> bool:
@@ -89,7 +107,7 @@ class SamplerState:
     @property
     def plain(self) -> bool:
         """The next token's logits need no shaping."""
-        return not self._shapes and (self._left_before_end <= 0 or len(self._ends) == 0)
+        return self._matching is None and not self._shapes and (self._left_before_end <= 0 or len(self._ends) == 0)
 
     def shape(self, row: F32) -> None:
         """Bans, bias and penalties on one row, in place, in the order that vLLM applies them."""
@@ -106,3 +124,6 @@ class SamplerState:
             ids = self._written.ids
             row[ids] -= np.float32(params.frequency_penalty) * self._written.counts
             row[ids] -= np.float32(params.presence_penalty)
+        allowed = self._matching.allowed() if self._matching is not None else None
+        if allowed is not None:
+            row[~allowed] = -np.inf

@@ -6,6 +6,7 @@ What the offline API and the server both stand on. Owns the putting together; kn
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from statemark.engine.memory import automatic_cache_bytes, parse_bytes
 from statemark.engine.model_executor import ModelExecutor
 from statemark.engine.output_processor import OutputProcessor
 from statemark.engine.outputs import TextDelta
+from statemark.engine.params import Structure
 from statemark.engine.request import EngineRequest
 from statemark.engine.sampler import Sampler
+from statemark.engine.structured import Constraint, Grammars
 from statemark.errors import ConfigurationError, InvalidRequestError
 from statemark.kernels import Runtime
 from statemark.models import (
@@ -56,6 +59,7 @@ class TextEngine:
         self.sampling_defaults = dict(sampling_defaults or {})
         self.notices = [*model.notices, *engine.notices]
         self.texts = TokenTexts(tokenizer)
+        self._grammars = Grammars(tokenizer.to_json, engine.executor.vocab_size, self.eos_token_ids)
         self._longest_token = tokenizer.longest_token()
         self._processor = OutputProcessor(self.texts, engine)
         source = tokenizer.chat_template if chat_template is None else chat_template
@@ -70,6 +74,8 @@ class TextEngine:
 
     def add(self, request: EngineRequest) -> None:
         """Queue a request; InvalidRequestError if it can't be served."""
+        if request.params.structure is not None and request.constraint is None:
+            request = replace(request, constraint=self.constraint(request.params.structure))
         self.engine.add_request(request)
         self._processor.add(request)
 
@@ -97,6 +103,14 @@ class TextEngine:
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         return self.tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+    def constraint(self, structure: Structure) -> Constraint:
+        """A grammar compiled for this vocabulary, once; InvalidRequestError if no answer can follow it."""
+        return self._grammars.compile(structure)
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a token by its spelling in the vocabulary."""
+        return self.tokenizer.id(token)
 
     def token_text(self, token_id: int) -> str:
         return self.texts.text(token_id)

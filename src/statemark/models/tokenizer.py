@@ -64,6 +64,10 @@ class Tokenizer:
     def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
         return str(self._inner.decode(ids, skip_special_tokens=skip_special_tokens))
 
+    def to_json(self) -> str:
+        """The tokenizer as tokenizer.json has it."""
+        return str(self._inner.to_str())
+
     def token(self, token_id: int) -> str:
         """The vocabulary's spelling of one id; empty for ids that the tokenizer doesn't have."""
         return self._inner.id_to_token(token_id) or ""

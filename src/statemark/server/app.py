@@ -27,6 +27,7 @@ from statemark.server.endpoint import JsonEndpoint
 from statemark.server.errors import ApiError, JsonResponse, from_exception, from_status
 from statemark.server.job import FailedRequestError, OverloadedError, ShuttingDownError, TimedOutError
 from statemark.server.metrics import Metrics, metrics
+from statemark.server.openapi import openapi
 from statemark.server.record import Record
 from statemark.server.responses.endpoint import responses
 from statemark.server.served import ServedModel
@@ -37,7 +38,7 @@ log = logging.getLogger("statemark.server")
 _KNOWN = (ApiError, UserError, OverloadedError, ShuttingDownError, TimedOutError, FailedRequestError)
 
 # Open without a key: what load balancers and monitors ask.
-_OPEN = frozenset({"/health", "/version", "/metrics"})
+_OPEN = frozenset({"/health", "/version", "/metrics", "/openapi.json"})
 
 
 class _Watch(Metrics):
@@ -78,6 +79,7 @@ def build_app(
         routes=[
             Route("/health", admin.health),
             Route("/metrics", metrics),
+            Route("/openapi.json", openapi),
             Route("/version", admin.version),
             Route("/v1/models", admin.models),
             Route("/v1/models/{name:path}", admin.one_model),

@@ -56,10 +56,6 @@ def _top_logprobs(request: ChatRequest) -> int | None:
 
 def _refuse_unsupported(request: ChatRequest) -> None:
     """Fields that are known and whose other values aren't served yet: an error, never silence."""
-    if request.response_format is not None and request.response_format.type != "text":
-        raise bad_request(
-            f"response_format {request.response_format.type!r} is not supported; 'text' is", param="response_format"
-        )
     if None not in (request.max_tokens, request.max_completion_tokens):
         raise bad_request("give max_tokens or max_completion_tokens, not both", param="max_tokens")
 

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from statemark.engine.request import EngineRequest, TokenLogprobs
 from statemark.server import logprobs as formats
 from statemark.server.answer import Answer, Choice, StreamUsage
+from statemark.server.conversation import compiled
 from statemark.server.endpoint import DONE, EventStream, sse
 from statemark.server.errors import JsonResponse, bad_request, from_exception
 from statemark.server.handling import handling
@@ -94,6 +95,7 @@ class _Call:
             return ids, texts
 
         ids, texts = await state.text.run(encode_all)
+        constraint = await compiled(state, model, params)
         how = handling(request, "cmpl-")
         requests = [
             EngineRequest(
@@ -101,6 +103,7 @@ class _Call:
                 prompt_token_ids=tuple(prompt_ids),
                 params=params,
                 eos_token_ids=model.eos_token_ids,
+                constraint=constraint,
                 **how.engine_fields(),
             )
             for number, prompt_ids in enumerate(ids)

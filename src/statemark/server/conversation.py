@@ -9,7 +9,10 @@ from typing import Any
 from statemark.engine.chat import ChatPrompt
 from statemark.engine.params import SamplingParams
 from statemark.engine.request import EngineRequest
+from statemark.engine.structured import Constraint
+from statemark.parsing.formats import THINK_END, opens_reasoning
 from statemark.server.handling import Handling
+from statemark.server.hygiene import normalized
 from statemark.server.served import ServedModel
 from statemark.server.state import ServerState
 from statemark.server.tool_use import ToolUse
@@ -27,9 +30,14 @@ class Conversation:
     use: ToolUse = field(default_factory=ToolUse)
 
     async def render(self, state: ServerState, model: ServedModel, *, cache_salt: str = "") -> ChatPrompt:
+        messages = self.messages
+        if state.settings.normalize_system:
+            messages, changes = await state.text.run(normalized, messages)
+            if changes:
+                state.metrics.normalized()
         return await state.text.run(
             model.render_chat,
-            self.messages,
+            messages,
             tools=self.tools,
             add_generation_prompt=self.add_generation_prompt,
             continue_final_message=self.continues,
@@ -50,5 +58,18 @@ class Conversation:
             eos_token_ids=model.eos_token_ids,
             turn_positions=prompt.turn_positions,
             turn_roles=prompt.turn_roles,
+            constraint=await compiled(state, model, params),
+            free_until=self._free_until(model, prompt),
             **handling.engine_fields(),
         )
+
+    def _free_until(self, model: ServedModel, prompt: ChatPrompt) -> int | None:
+        """An answer that begins inside a think section is held to its structure only after that."""
+        last = self.messages[-1].get("content") if self.continues else None
+        opened = opens_reasoning(model.decode(prompt.token_ids[-16:]), last if isinstance(last, str) else None)
+        return model.token_id(THINK_END) if opened else None
+
+
+async def compiled(state: ServerState, model: ServedModel, params: SamplingParams) -> Constraint | None:
+    """The grammar of the answer's structure, if it has one: compiling may take a while."""
+    return None if params.structure is None else await state.text.run(model.constraint, params.structure)

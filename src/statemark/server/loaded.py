@@ -11,7 +11,9 @@ from statemark import __version__
 from statemark.cache import capacity
 from statemark.engine.chat import ChatPrompt
 from statemark.engine.outputs import TextDelta
+from statemark.engine.params import Structure
 from statemark.engine.request import EngineRequest
+from statemark.engine.structured import Constraint
 from statemark.engine.text_engine import Progress, TextEngine, load_text_engine
 from statemark.parsing import choose_format
 
@@ -83,6 +85,12 @@ class LoadedModel:
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.text.decode(ids)
+
+    def token_id(self, token: str) -> int | None:
+        return self.text.token_id(token)
+
+    def constraint(self, structure: Structure) -> Constraint:
+        return self.text.constraint(structure)
 
     def token_text(self, token_id: int) -> str:
         return self.text.token_text(token_id)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -18,6 +19,8 @@ from starlette.responses import Response
 
 from statemark.server.record import Record
 from statemark.server.served import ServedModel
+
+log = logging.getLogger("statemark.server")
 
 _LABELS = ("model_name", "engine")
 _SECONDS = (
@@ -64,7 +67,7 @@ _STATS = {
     "marks_evicted": ("statemark:cache_marks_evicted", True, "Marks that made room for others."),
     "integrity_errors": ("statemark:integrity_errors", True, "States that were not what they should be; never used."),
 }
-_LOST = ("unmarked", "evicted")
+_LOST = "tokens_lost_"  # how the engine's counters of them begin
 
 
 class Metrics:
@@ -89,6 +92,14 @@ class Metrics:
         self._failures = counter("statemark:request_failures", "Requests that the engine failed on.")
         self._refusals = counter("statemark:requests_refused", "Requests that found the queue full (429).")
         self._aborted = counter("statemark:requests_aborted", "Requests whose client left before the end.")
+        self._normalized = counter(
+            "statemark:system_prompts_normalized", "Prompts that --normalize-system took a request's own value out of."
+        )
+        self._parted = counter(
+            "statemark:prompts_parted",
+            "Prompts that share a beginning with the cache, by the role of the message in which they part from it.",
+            "role",
+        )
         self._first = histogram("vllm:time_to_first_token_seconds", "From arrival to the first token.", _SECONDS)
         self._gap = histogram("vllm:inter_token_latency_seconds", "Between a choice's tokens.", _GAPS)
         self._whole = histogram("vllm:e2e_request_latency_seconds", "From arrival to the end.", _SECONDS)
@@ -102,6 +113,10 @@ class Metrics:
     def of(self, metric: Any, *more: str) -> Any:
         return metric.labels(self.model_name, "0", *more)
 
+    def normalized(self) -> None:
+        log.debug("a system prompt held a value of its request alone; it was set to zeros")
+        self.of(self._normalized).inc()
+
     # --- Watch ----------------------------------------------------------------------------------------------
 
     def submitted(self, record: Record) -> None: ...
@@ -113,6 +128,8 @@ class Metrics:
             self.of(self._first).observe(record.first_token)
             self.of(self._prompt).inc(record.prompt_tokens)
             self.of(self._queries).inc(sum(len(r.prompt_token_ids) for r in record.requests if r.use_cache))
+        if delta.lookup is not None and delta.lookup.shared and delta.lookup.first_different is not None:
+            self.of(self._parted, delta.lookup.role or "unknown").inc()
         if gap is not None:
             self.of(self._gap).observe(gap)
         if delta.token_ids:
@@ -151,8 +168,9 @@ class _EngineStats:
             "Cached prompt tokens computed again because no mark was left at them, by what became of the mark.",
             labels=(*_LABELS, "mark"),
         )
-        for why in _LOST:
-            lost.add_metric((*labels, why), stats.get(f"tokens_lost_{why}", 0))
+        for name, value in stats.items():
+            if name.startswith(_LOST):
+                lost.add_metric((*labels, name.removeprefix(_LOST)), value)
         yield lost
         usage = GaugeMetricFamily(
             "vllm:kv_cache_usage_perc", "Share of the cache that is in use; 1 is all.", labels=_LABELS

@@ -30,8 +30,28 @@ class StreamOptions(Struct):
     include_obfuscation: bool = False  # padding against who counts bytes on the wire; there is none
 
 
+class JsonSchemaFormat(Struct):
+    """`strict` has no effect: a schema is always followed."""
+
+    name: str | None = None
+    schema: dict[str, Any] | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
 class ResponseFormat(Struct):
     type: str
+    json_schema: JsonSchemaFormat | None = None
+
+
+class StructuredOutputs(Struct):
+    """Exactly one of them. `json` is a schema, `grammar` one in Lark's form or llama.cpp's (GBNF)."""
+
+    json: str | dict[str, Any] | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
 
 
 class HandledRequest(Struct):
@@ -68,6 +88,12 @@ class CommonRequest(HandledRequest):
     skip_special_tokens: bool | None = None
     prompt_logprobs: int | None = None
     return_token_ids: bool = False
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: str | dict[str, Any] | None = None  # vLLM's older names for the same
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
     explain_cache: bool = False  # ours: say what the prefix cache had for the prompt, and what stood in the way
     # OpenAI's notes of who asked and how to file it; they change nothing here.
     user: str | None = None
@@ -127,7 +153,6 @@ class ChatRequest(CommonRequest, kw_only=True):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    response_format: ResponseFormat | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False

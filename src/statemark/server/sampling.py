@@ -8,6 +8,7 @@ from typing import Any
 from statemark.engine.params import SamplingParams
 from statemark.server.errors import bad_request
 from statemark.server.protocol import CommonRequest
+from statemark.server.structure import structure_of
 
 # Fields of a request that are SamplingParams fields of the same name and meaning.
 _SAME: tuple[str, ...] = (
@@ -39,6 +40,7 @@ def sampling_params(
         values["stop_token_ids"] = tuple(request.stop_token_ids)
     if request.logit_bias is not None:
         values["logit_bias"] = _token_keys(request.logit_bias)
+    values["structure"] = structure_of(request)
     return SamplingParams.from_fields(values)
 
 

@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 from statemark.engine.chat import ChatPrompt
 from statemark.engine.outputs import TextDelta
+from statemark.engine.params import Structure
+from statemark.engine.structured import Constraint
 from statemark.parsing import ChatFormat
 from statemark.server.async_engine import Backend
 
@@ -43,6 +45,10 @@ class ServedModel(Backend, Protocol):
     def step(self) -> Iterable[TextDelta]: ...
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
     def decode(self, ids: Sequence[int]) -> str: ...
+    def token_id(self, token: str) -> int | None: ...
+    def constraint(self, structure: Structure) -> Constraint:
+        """A grammar compiled for this vocabulary; InvalidRequestError if no answer can follow it."""
+
     def token_text(self, token_id: int) -> str: ...
     def token_bytes(self, token_id: int) -> bytes: ...
     def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> ChatPrompt:

@@ -26,6 +26,7 @@ class Settings:
     body_timeout: float = 60.0  # seconds in which a body must have come
     request_timeout: float | None = None  # seconds that an answer may take, waiting included
     max_waiting: int = 256
+    normalize_system: bool = False  # see hygiene
     lenient: bool = False  # drop unknown fields of requests instead of refusing them
     shutdown_grace: float = 10.0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
+from statemark.engine.params import Structure
 from statemark.server.answer import Answer
 from statemark.server.anthropic.answer import MessageWriter
 from statemark.server.anthropic.convert import conversation
@@ -12,16 +13,17 @@ from statemark.server.anthropic.protocol import CountRequest, MessagesRequest
 from statemark.server.endpoint import EventStream
 from statemark.server.errors import JsonResponse, bad_request
 from statemark.server.handling import handling
+from statemark.server.protocol import JsonSchemaFormat
 from statemark.server.reading import answer_reader
 from statemark.server.sampling import given_params
 from statemark.server.state import ServerState
+from statemark.server.structure import of_schema
 
 
 async def messages(http: Request, body: bytes) -> Response:
     state: ServerState = http.app.state.server
     asked = state.parse(body, MessagesRequest)
     model = state.model(asked.model)
-    _refuse_unsupported(asked)
     given = {
         "temperature": asked.temperature,
         "top_p": asked.top_p,
@@ -29,6 +31,7 @@ async def messages(http: Request, body: bytes) -> Response:
         "seed": asked.seed,
         "max_tokens": asked.max_tokens,
         "stop": asked.stop_sequences,
+        "structure": _structure(asked),
     }
     params = given_params(given, model.sampling_defaults)
     talk = conversation(asked)
@@ -49,6 +52,12 @@ async def count_tokens(http: Request, body: bytes) -> Response:
     return JsonResponse({"input_tokens": len(prompt.token_ids)})
 
 
-def _refuse_unsupported(asked: MessagesRequest) -> None:
-    if asked.output_config is not None and asked.output_config.format is not None:
-        raise bad_request("output_config.format is not supported", param="output_config.format")
+def _structure(asked: MessagesRequest) -> Structure | None:
+    found = asked.output_config.format if asked.output_config is not None else None
+    if found is None:
+        return None
+    if found.type != "json_schema":
+        raise bad_request(
+            f"output_config.format {found.type!r} is not supported; 'json_schema' is", param="output_config.format"
+        )
+    return of_schema(JsonSchemaFormat(schema=found.schema), "output_config.format")

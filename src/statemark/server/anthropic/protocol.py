@@ -72,11 +72,16 @@ class Thinking(Struct):
     display: str | None = None
 
 
+class OutputFormat(Struct):
+    type: str
+    schema: dict[str, Any] | None = None
+
+
 class OutputConfig(Struct):
     """`effort` is accepted and without effect."""
 
     effort: str | None = None
-    format: dict[str, Any] | None = None
+    format: OutputFormat | None = None
 
 
 class CountRequest(HandledRequest, kw_only=True):

@@ -5,15 +5,18 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
+from statemark.engine.params import Structure
 from statemark.server.endpoint import EventStream
 from statemark.server.errors import JsonResponse, bad_request
 from statemark.server.handling import handling
+from statemark.server.protocol import JsonSchemaFormat, ResponseFormat
 from statemark.server.reading import answer_reader
 from statemark.server.responses.answer import ResponseWriter
 from statemark.server.responses.convert import conversation
 from statemark.server.responses.protocol import ResponsesRequest
 from statemark.server.sampling import given_params
 from statemark.server.state import ServerState
+from statemark.server.structure import of_response_format
 
 
 async def responses(http: Request, body: bytes) -> Response:
@@ -27,6 +30,7 @@ async def responses(http: Request, body: bytes) -> Response:
         "top_k": asked.top_k,
         "seed": asked.seed,
         "max_tokens": asked.max_output_tokens,
+        "structure": _structure(asked),
     }
     params = given_params(given, model.sampling_defaults)
     talk = conversation(asked)
@@ -49,6 +53,11 @@ def _refuse_unsupported(asked: ResponsesRequest) -> None:
         raise bad_request("background is not supported", param="background")
     if asked.truncation not in (None, "disabled"):
         raise bad_request(f"truncation {asked.truncation!r} is not supported; 'disabled' is", param="truncation")
-    if asked.text is not None and asked.text.format is not None and asked.text.format.type != "text":
-        kind = asked.text.format.type
-        raise bad_request(f"text.format {kind!r} is not supported; 'text' is", param="text.format")
+
+
+def _structure(asked: ResponsesRequest) -> Structure | None:
+    found = asked.text.format if asked.text is not None else None
+    if found is None:
+        return None
+    schema = JsonSchemaFormat(schema=found.schema) if found.type == "json_schema" else None
+    return of_response_format(ResponseFormat(type=found.type, json_schema=schema), "text.format")
