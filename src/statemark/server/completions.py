@@ -85,6 +85,9 @@ class _Call:
         if request.echo and request.logprobs is not None:
             params = replace(params, prompt_logprobs=max(request.logprobs, request.prompt_logprobs or 0))
         prompts = prompt_list(request.prompt)
+        outside = [t for p in prompts if not isinstance(p, str) for t in p if not 0 <= t < model.vocab_size]
+        if outside:  # before `echo` asks for their text
+            raise bad_request(f"token id {outside[0]} is outside 0 to {model.vocab_size - 1}", param="prompt")
 
         def encode_all() -> tuple[list[list[int]], list[str]]:
             ids = [
