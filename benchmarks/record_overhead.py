@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import multiprocessing
+import socket
 import statistics
 import sys
-import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 
@@ -42,17 +43,21 @@ async def complete(request: Request) -> Response:
     return StreamingResponse(events(), media_type="text/event-stream")
 
 
+def run(app: Starlette, listener: socket.socket) -> None:
+    asyncio.run(uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False)).serve([listener]))
+
+
 @contextlib.contextmanager
 def running(app: Starlette) -> Iterator[str]:
+    """In a process of its own, as servers are: threads of one would wait for each other's interpreter lock."""
     listener = bind(Settings(port=0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False))
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])), daemon=True)
-    thread.start()
+    process = multiprocessing.get_context("fork").Process(target=run, args=(app, listener), daemon=True)
+    process.start()
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
-        server.should_exit = True
-        thread.join(10)
+        process.terminate()
+        process.join(10)
 
 
 def measure(client: httpx.Client, url: str) -> tuple[float, float]:
