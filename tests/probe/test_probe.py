@@ -209,7 +209,9 @@ def test_every_fault_is_expected_to_be_named():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_the_probe_names_every_planted_fault(folder, name):
-    result = live(lambda: FaultyModel.load_with(FAULTS[name], folder, **ENGINE))
+    # With short prompts company seldom cuts them elsewhere; then nothing explains what rounding at chunk ends does.
+    options = Options(limit=1024) if name == "chunk-rounding" else LIVE
+    result = live(lambda: FaultyModel.load_with(FAULTS[name], folder, **ENGINE), options)
     kind, cell = EXPECTED[name]
     assert result.verdict.kind == kind, result.verdict.reasons
     assert cell is None or cell in result.verdict.cells
