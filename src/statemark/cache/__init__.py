@@ -9,6 +9,7 @@ from statemark.cache.digest import PAGE_TOKENS, PrefixChain, roll_stamp, stamp_s
 from statemark.cache.explain import Explanation
 from statemark.cache.index import Head, Lookup, Mark, PrefixIndex
 from statemark.cache.manager import CacheManager, Lease
+from statemark.cache.outline import MarkOutline, outline
 from statemark.cache.plan import plan_marks
 from statemark.cache.stats import CacheStats, Capacity, capacity
 
@@ -23,9 +24,11 @@ __all__ = [
     "Lease",
     "Lookup",
     "Mark",
+    "MarkOutline",
     "PrefixChain",
     "PrefixIndex",
     "capacity",
+    "outline",
     "plan_marks",
     "roll_stamp",
     "stamp_seed",

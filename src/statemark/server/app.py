@@ -16,7 +16,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from statemark.errors import UserError
-from statemark.server import admin, tokens
+from statemark.server import admin, dashboard, tokens
 from statemark.server.access_log import AccessLog, belongs
 from statemark.server.anthropic.answer import error_body as anthropic_error
 from statemark.server.anthropic.endpoints import count_tokens, messages
@@ -37,8 +37,8 @@ log = logging.getLogger("statemark.server")
 
 _KNOWN = (ApiError, UserError, OverloadedError, ShuttingDownError, TimedOutError, FailedRequestError)
 
-# Open without a key: what load balancers and monitors ask.
-_OPEN = frozenset({"/health", "/version", "/metrics", "/openapi.json"})
+# Open without a key: what load balancers and monitors ask, and the page, which holds nothing and asks for the key.
+_OPEN = frozenset({"/", "/health", "/version", "/metrics", "/openapi.json"})
 
 
 class _Watch(Metrics):
@@ -77,6 +77,8 @@ def build_app(
 
     app = Starlette(
         routes=[
+            Route("/", dashboard.page),
+            Route("/statemark/state", dashboard.state),
             Route("/health", admin.health),
             Route("/metrics", metrics),
             Route("/openapi.json", openapi),

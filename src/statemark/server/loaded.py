@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from statemark import __version__
-from statemark.cache import capacity
+from statemark.cache import MarkOutline, capacity, outline
 from statemark.engine.chat import ChatPrompt
 from statemark.engine.outputs import TextDelta
 from statemark.engine.params import Structure
@@ -76,6 +76,9 @@ class LoadedModel:
 
     def reset_prefix_cache(self) -> int:
         return self.text.engine.cache.reset()
+
+    def marks(self, limit: int) -> list[MarkOutline]:
+        return outline(self.text.engine.cache.index, limit)
 
     def close(self) -> None:
         self.text.close()

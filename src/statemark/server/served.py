@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from statemark.cache import MarkOutline
 from statemark.engine.chat import ChatPrompt
 from statemark.engine.outputs import TextDelta
 from statemark.engine.params import Structure
@@ -41,6 +42,9 @@ class ServedModel(Backend, Protocol):
 
     def reset_prefix_cache(self) -> int:
         """Drop every mark that no running request reads; returns how many."""
+
+    def marks(self, limit: int) -> Sequence[MarkOutline]:
+        """At most `limit` marks, see `cache.outline`. Engine thread only."""
 
     def step(self) -> Iterable[TextDelta]: ...
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
