@@ -12,6 +12,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from statemark.cache import MarkOutline
 from statemark.engine.chat import ChatPrompt, plain_messages
 from statemark.engine.outputs import TextDelta
 from statemark.engine.params import Structure
@@ -93,7 +94,14 @@ class FakeModel:
             "requests_waiting": 0,
             "cache_bytes": 1000,
             "cache_used_bytes": 250,
+            "marks": 4,
+            "tokens_lost_unmarked": 6,
         }
+
+    def marks(self, limit: int) -> list[MarkOutline]:
+        """One path of three and a way that parts from its first."""
+        found = [("system", 16, 2, -1), ("turn", 40, 0, 0), ("end", 64, 0, 1), ("end", 90, 0, 0)]
+        return [MarkOutline(p, kind, hits, False, kind == "turn", parent) for kind, p, hits, parent in found][:limit]
 
     def reset_prefix_cache(self) -> int:
         dropped, self.known = len(self.known), []
