@@ -45,7 +45,6 @@ OPERATIONS = (
     Operation("get", "/metrics", "Numbers for Prometheus."),
     Operation("get", "/openapi.json", "This document."),
     Operation("get", "/statemark/state", "The numbers that the page at / shows; no token and no text."),
-    Operation("get", "/", "A page with live figures, the cached prefixes and a chat."),
 )
 _WHERE = "#/components/schemas/{name}"
 
@@ -83,7 +82,7 @@ def document() -> dict[str, Any]:
 
 
 def _operation(operation: Operation, schemas: dict[type[Struct], Any], error: Any) -> dict[str, Any]:
-    kind = {"/metrics": "text/plain", "/": "text/html"}.get(operation.path, "application/json")
+    kind = "text/plain" if operation.path == "/metrics" else "application/json"
     answer: dict[str, Any] = {kind: {}}
     if operation.streams:
         answer["text/event-stream"] = {}
