@@ -83,7 +83,7 @@ def test_one_bad_prompt_of_several_refuses_all_and_aborts_the_accepted() -> None
     model.max_model_len = 10**9
     model.gate.clear()  # else the accepted one may be done before it is aborted
     with running(lambda: model) as found:
-        assert complete(found.url, prompt=[[97], [9999]], max_tokens=4000).status_code == 400
+        assert complete(found.url, prompt=["a", "!refuse"], max_tokens=4000).status_code == 500
         eventually(lambda: found.state.engine.held == 0 and len(model.aborted) == 1)
         model.gate.set()
         assert complete(found.url).status_code == 200
@@ -183,3 +183,12 @@ def test_a_port_in_use_is_a_clear_error(served: Running) -> None:
     for wrong in (Settings(port=70000), Settings(host="no.such.host.invalid")):
         with pytest.raises(ConfigurationError):
             bind(wrong)
+
+
+def test_idle_connections_outlive_those_of_clients_and_proxies(served: Running) -> None:
+    """uvicorn's default of 5 s is httpx's too: whoever asks again after just that time may find the door closing."""
+    with httpx.Client() as client:
+        assert client.get(f"{served.url}/health").status_code == 200
+        open_now = list(served.server.server_state.connections)
+        assert open_now
+        assert min(connection.timeout_keep_alive for connection in open_now) > 90  # type: ignore[union-attr]

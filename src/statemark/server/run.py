@@ -14,6 +14,10 @@ from statemark.errors import ConfigurationError
 from statemark.server.served import ServedModel
 from statemark.server.state import ServerState, Settings
 
+KEEP_ALIVE = 120  # seconds
+"""How long a connection may be idle. Longer than clients and proxies keep theirs (httpx 5 s, nginx 60 s, Go 90 s): the
+side that closes first must be the one that sends next, or a request meets a connection that is just being closed."""
+
 
 def bind(settings: Settings) -> socket.socket:
     """A listening socket, or the error that says what is in the way."""
@@ -36,8 +40,14 @@ class Server(uvicorn.Server):
 
     def __init__(self, app: Starlette, on_ready: Callable[[ServedModel], None] = lambda model: None) -> None:
         super().__init__(
-            # The listed time is for connections that don't close after their last frame.
-            uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2, lifespan="on")
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                lifespan="on",
+                timeout_keep_alive=KEEP_ALIVE,
+                timeout_graceful_shutdown=2,  # for connections that don't close after their last frame
+            )
         )
         self.state: ServerState = app.state.server
         self.on_ready = on_ready
