@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import socket
 import threading
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from statemark.server.loaded import LoadedModel
 from statemark.server.state import Settings
 from tests.server.fake_model import FakeModel
 from tests.server.live_server import Running, eventually, running
@@ -153,3 +155,50 @@ def test_a_real_engine_counts_its_hits(real: Running) -> None:
     assert gained("vllm:prefix_cache_queries_total") == 120
     assert gained("vllm:prefix_cache_hits_total") == 59
     assert gained("statemark:cache_marks_published_total") > 0
+
+
+DISK = {
+    "statemark:disk_marks": "gauge",
+    "statemark:disk_bytes": "gauge",
+    "statemark:disk_hits": "counter",
+    "statemark:disk_tokens_restored": "counter",
+    "statemark:disk_read_bytes": "counter",
+    "statemark:disk_marks_written": "counter",
+    "statemark:disk_written_bytes": "counter",
+    "statemark:disk_marks_evicted": "counter",
+    "statemark:disk_leftovers_removed": "counter",
+    "statemark:disk_passed_over": "counter",
+}
+
+
+def test_the_disk_tier_is_told_where_there_is_one(tiny: Path, tmp_path: Path) -> None:
+    """After a restart a prompt comes from disk, and a damaged file is counted under its reason."""
+    prompt = list(range(100, 400))
+
+    def load() -> LoadedModel:
+        # A disk as fast as can be: else a prompt of this size is computed sooner than it is read.
+        model = LoadedModel.load(tiny, num_threads=1, cache_memory="64MiB", max_num_seqs=2, cache_dir=tmp_path)
+        model.text.engine.disk.pace.worth = lambda *sizes: True  # type: ignore[union-attr,method-assign]
+        return model
+
+    with running(load) as first:
+        ask(first, prompt=prompt, temperature=0)
+    (tmp_path / f"{'0' * 32}.mark").write_bytes(b"not a checkpoint")
+    with running(load) as second:
+        ask(second, prompt=prompt, temperature=0)
+        seen = scrape(second)
+        stats = second.state.engine.backend.stats()  # type: ignore[union-attr]
+        text = httpx.get(f"{second.url}/metrics").text
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    assert {name: families[name].type for name in DISK if name in families} == DISK
+    assert all(families[name].documentation for name in DISK)
+    assert seen["statemark:disk_marks"] >= 1
+    assert seen["statemark:disk_bytes"] > 0
+    assert seen["statemark:disk_hits_total"] == 1
+    assert seen["statemark:disk_tokens_restored_total"] == stats["disk_tokens_restored"] > 0
+    assert seen["statemark:disk_read_bytes_total"] == stats["disk_bytes_read"] > 0
+    assert seen["statemark:disk_passed_over_total{damaged}"] == 1
+
+
+def test_without_a_disk_tier_nothing_is_told_of_one(served: Running) -> None:
+    assert [name for name in scrape(served) if name.startswith("statemark:disk")] == []

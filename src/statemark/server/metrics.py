@@ -69,6 +69,20 @@ _STATS = {
 }
 _LOST = "tokens_lost_"  # how the engine's counters of them begin
 
+# The same for the disk tier, told only where there is one. Its other counters are reasons, see `_disk`.
+_DISK = {
+    "disk_marks": ("statemark:disk_marks", False, "Marks of this model in the cache directory."),
+    "disk_bytes": ("statemark:disk_bytes", False, "Bytes of all files in the cache directory."),
+    "disk_hits": ("statemark:disk_hits", True, "Prompts whose beginning was read from disk."),
+    "disk_tokens_restored": ("statemark:disk_tokens_restored", True, "Prompt tokens that were read, not computed."),
+    "disk_bytes_read": ("statemark:disk_read_bytes", True, "Bytes that were read for hits."),
+    "disk_marks_written": ("statemark:disk_marks_written", True, "Marks that were written."),
+    "disk_bytes_written": ("statemark:disk_written_bytes", True, "Bytes of the files that were written."),
+    "disk_evicted": ("statemark:disk_marks_evicted", True, "Files that made room for others."),
+    "disk_leftovers_removed": ("statemark:disk_leftovers_removed", True, "Half-written files of processes that died."),
+}
+_ON_DISK = "disk_"
+
 
 class Metrics:
     """See `Watch`. `stats` is the engine's, as last heard."""
@@ -159,7 +173,7 @@ class _EngineStats:
 
     def collect(self) -> Iterator[Metric]:
         stats, labels = self.metrics.stats, (self.metrics.model_name, "0")
-        for name, (public, counts, text) in _STATS.items():
+        for name, (public, counts, text) in (_STATS | (_DISK if "disk_marks" in stats else {})).items():
             family = (CounterMetricFamily if counts else GaugeMetricFamily)(public, text, labels=_LABELS)
             family.add_metric(labels, stats.get(name, 0))
             yield family
@@ -172,11 +186,25 @@ class _EngineStats:
             if name.startswith(_LOST):
                 lost.add_metric((*labels, name.removeprefix(_LOST)), value)
         yield lost
+        if "disk_marks" in stats:
+            yield self._disk(stats, labels)
         usage = GaugeMetricFamily(
             "vllm:kv_cache_usage_perc", "Share of the cache that is in use; 1 is all.", labels=_LABELS
         )
         usage.add_metric(labels, stats.get("cache_used_bytes", 0) / max(1, stats.get("cache_bytes", 0)))
         yield usage
+
+    def _disk(self, stats: Mapping[str, float], labels: tuple[str, str]) -> Metric:
+        """Whatever counter the tier adds has its reason in its name: none is lost for want of a line in a table."""
+        family = CounterMetricFamily(
+            "statemark:disk_passed_over",
+            "Marks that were not read from disk or not written to it, and files that were of no use, by reason.",
+            labels=(*_LABELS, "reason"),
+        )
+        for name, value in stats.items():
+            if name.startswith(_ON_DISK) and name not in _DISK:
+                family.add_metric((*labels, name.removeprefix(_ON_DISK)), value)
+        return family
 
 
 async def metrics(request: Request) -> Response:
