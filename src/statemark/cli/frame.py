@@ -33,6 +33,7 @@ COMMANDS = {
     "probe": "Ask a live server whether its prefix cache changes its answers.",
     "replay": "Replay traffic against live servers and report what their users would feel.",
     "record": "Write a trace of a server's traffic that holds no words.",
+    "simulate": "Run a trace on virtual time, under several rules side by side.",
     "plan": "Show how a prompt is cut and what a later one can reuse.",
 }
 

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+from typing import Protocol
 
-Digest = tuple[tuple[str, int], ...]
+Digest = Hashable
+
+
+class Text(Protocol):
+    """Names the prefixes of one request: equal digests mean equal tokens."""
+
+    def digest(self, position: int) -> Digest: ...
 
 
 class Prompt:
@@ -35,7 +42,7 @@ class Prompt:
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
-    def digest(self, position: int) -> Digest:
+    def digest(self, position: int) -> tuple[tuple[str, int], ...]:
         index = bisect_right(self._ends, position - 1) if position else 0
         if position == 0:
             return ()

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from statemark.align.frame import Frame
 from statemark.align.oracle.cache import Cache, CacheGroup, StateEntry
-from statemark.align.oracle.prompt import Digest, Prompt
+from statemark.align.oracle.prompt import Digest, Text
 from statemark.align.oracle.table import Content, StateTable
 from statemark.align.positions import Kept, replay_boundaries, replay_point
 
@@ -39,7 +39,7 @@ class Publisher:
         for index, group in enumerate(self.cache.groups):
             self._pages_done[index] = position // group.block
 
-    def attention(self, tokens: Prompt, computed: int, junction: int) -> None:
+    def attention(self, tokens: Text, computed: int, junction: int) -> None:
         for index, group in enumerate(self.cache.groups):
             if group.is_state:
                 continue
@@ -52,7 +52,7 @@ class Publisher:
             if group.is_full and group.block != self.frame.hash_unit.tokens:
                 self._attention_tail(index, group, tokens, count)
 
-    def _attention_tail(self, index: int, group: CacheGroup, tokens: Prompt, count: int) -> None:
+    def _attention_tail(self, index: int, group: CacheGroup, tokens: Text, count: int) -> None:
         limit = self.prompt_length if group.dropped else self.prompt_length - 1
         boundary = self.frame.hash_unit.floor(limit)
         if 0 < boundary <= count and boundary % group.block:
@@ -86,7 +86,7 @@ class Publisher:
         self.cache.pages.setdefault((index, digest), position)
 
     def states(
-        self, table: StateTable, group: CacheGroup, tokens: Prompt, computed: int, junction: int, step: int
+        self, table: StateTable, group: CacheGroup, tokens: Text, computed: int, junction: int, step: int
     ) -> list[tuple[int, StateEntry]]:
         """Bind the table's columns that are now full; (boundary, entry) of every one."""
         grid = self.frame.grid.tokens
@@ -102,7 +102,7 @@ class Publisher:
         return new
 
     def state_tail(
-        self, table: StateTable, group: CacheGroup, tokens: Prompt, computed: int, was: int, junction: int, step: int
+        self, table: StateTable, group: CacheGroup, tokens: Text, computed: int, was: int, junction: int, step: int
     ) -> list[tuple[int, StateEntry]]:
         """The state at a prompt's last hash boundary, copied aside before the request runs on in its slot."""
         frame = self.frame
@@ -120,7 +120,7 @@ class Publisher:
         return [entry]
 
     def exported(
-        self, tokens: Prompt, content: Content, position: int, junction: int, step: int
+        self, tokens: Text, content: Content, position: int, junction: int, step: int
     ) -> list[tuple[int, StateEntry]]:
         """A state that the kernel saved from inside the chunk, under the position that it was asked for."""
         frame = self.frame
@@ -130,7 +130,7 @@ class Publisher:
             return []
         return [self._enter(tokens, position, content, step)]
 
-    def _enter(self, tokens: Prompt, position: int, content: Content, step: int) -> tuple[int, StateEntry]:
+    def _enter(self, tokens: Text, position: int, content: Content, step: int) -> tuple[int, StateEntry]:
         """Where the digest is there already, the first writer's block goes on to answer, until it is evicted."""
         digest = tokens.digest(position)
         entry = StateEntry(position, content, step)

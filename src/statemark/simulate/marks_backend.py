@@ -1,0 +1,109 @@
+"""Statemark's own cache as a backend: the engine's manager, planner and eviction, with stamps in place of kernels.
+
+A prompt is never cut for the cache's sake. Token ids are made from the trace's spans. Knows no time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from statemark.cache import Budget, CacheManager, Lease
+from statemark.cache.digest import Tokens
+from statemark.simulate.server import Job, Start
+from statemark.simulate.workload import Request
+
+_NO_LIMIT = 1 << 50
+
+
+class Held:
+    """A running request's lease, its tokens, and the marks that are still to come: (position, kind)."""
+
+    __slots__ = ("last", "lease", "planned", "tokens")
+
+    def __init__(self, lease: Lease, tokens: Tokens) -> None:
+        self.lease = lease
+        self.tokens = tokens
+        self.planned: list[tuple[int, str]] = []
+        self.last = lease.cached
+
+
+class MarksBackend:
+    """`memory`: bytes of pages and marks together, None for no limit."""
+
+    unit = 0
+    decode_first = True
+
+    def __init__(self, page_bytes: int, slot_bytes: int, memory: int | None) -> None:
+        total = _NO_LIMIT if memory is None else memory
+        self.cache = CacheManager(Budget(total, page_bytes=page_bytes, slot_bytes=slot_bytes), "simulated")
+
+    def new_step(self) -> None:
+        """Nothing depends on the step."""
+
+    def begin(self, job: Job) -> Start:
+        request = job.request
+        tokens = spell(request, job.known)
+        lease = self.cache.begin("", tokens)
+        if lease is None:
+            return Start.NO_ROOM
+        if not self.cache.grow(lease, request.prompt + request.output):
+            self.cache.release(lease)
+            return Start.NO_ROOM
+        job.computed = lease.cached
+        job.store = held = Held(lease, spell(request, request.prompt + request.output))
+        held.planned = self.cache.plan(lease, request.prompt, request.turns)
+        return Start.READY
+
+    def cut(self, job: Job, offer: int) -> int:
+        return offer
+
+    def seen(self, job: Job) -> None:
+        """Decoding leaves nothing before its end."""
+
+    def run(self, job: Job, count: int, admitted: bool) -> bool:
+        held: Held = job.store
+        end = job.computed + count
+        if admitted:
+            self.cache.started(held.lease)
+        while held.planned and held.planned[0][0] <= end:
+            position, kind = held.planned.pop(0)
+            onward = held.planned[0][0] if held.planned else None
+            slot = self.cache.mark_slot(kind, position, held.last, onward)
+            if slot is None:
+                continue
+            self.cache.publish(held.lease, held.tokens, position, slot, _stamps(held, position), kind)
+            held.lease.advance(held.tokens, position)
+            held.last = position
+        return True
+
+    def leave(self, job: Job, finished: bool) -> None:
+        held: Held = job.store
+        job.store = None
+        if job.computed <= held.lease.cached:
+            self.cache.release(held.lease)
+            return
+        end = min(job.computed, len(held.tokens) - 1) if finished else job.computed
+        self.cache.retire(held.lease, held.tokens, end, _stamps(held, end), "end" if finished else "preempt")
+
+
+def spell(request: Request, length: int) -> Tokens:
+    """Token ids of prompt and answer: 16-bit halves of span and place, so that equal prefixes are equal tokens."""
+    out = np.empty(length, dtype=np.int32)
+    at = 0
+    for index, node in enumerate(request.nodes):
+        end = min(request.end_of(index), length)
+        if end > at:
+            out[at:end] = _ids(node, at, end)
+            at = end
+    if length > at:
+        out[at:length] = _ids(request.answer, at, length)
+    return out
+
+
+def _ids(node: int, start: int, end: int) -> Tokens:
+    mixed = (node * 0x9E3779B97F4A7C15) >> 7 & 0x7FFFFFFF
+    return ((np.arange(start, end, dtype=np.int64) * 40503 + mixed) & 0x7FFFFFFF).astype(np.int32)
+
+
+def _stamps(held: Held, position: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
+    return np.array([[position, held.lease.stamp_at(held.tokens, position)]], dtype=np.uint64)

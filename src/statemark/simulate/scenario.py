@@ -1,0 +1,145 @@
+"""Rules side by side: one trace, one model, every rule at every budget, and what an operator wants to know of each.
+
+Puts backends, server and figures together; owns no rule of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from statemark.align import RULES, Setup, frame_of, make_rule
+from statemark.errors import ConfigurationError
+from statemark.simulate.align_backend import AlignBackend
+from statemark.simulate.cost import Cost
+from statemark.simulate.formats import Trace
+from statemark.simulate.marks_backend import MarksBackend
+from statemark.simulate.server import Backend, Limits, Outcome, Server
+
+ENGINE = "statemark"
+ALL_RULES = (*RULES, ENGINE)
+PERCENTILES = (50, 90, 99)
+
+
+@dataclass(frozen=True)
+class Load:
+    """How the trace is sent: at its own times, `speed` times as fast, or always `together` requests at once."""
+
+    speed: float = 1.0
+    together: int | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """One rule at one budget. Times are seconds of virtual time, None where no request came to an end.
+
+    `per_p90`: 1 / P90 of (end-to-end seconds / tokens answered), over requests. `never`: requests that the server never
+    got to run; `refused`: too long for it. `wrong`: prompts that went on from a state of another position.
+    """
+
+    rule: str
+    budget: int
+    requests: int
+    hit_rate: float
+    computed: int
+    steps: int
+    preempted: int
+    waits: int
+    refused: int
+    never: int
+    wrong: int
+    seconds: float
+    ttft: tuple[float, ...] | None
+    whole: tuple[float, ...] | None
+    per_p90: float | None
+
+    def as_json(self) -> dict[str, Any]:
+        values = asdict(self)
+        for name in ("ttft", "whole"):
+            found = values.pop(name)
+            values[name] = None if found is None else {f"p{p}": v for p, v in zip(PERCENTILES, found, strict=True)}
+        return values
+
+
+def simulate(
+    trace: Trace,
+    setup: Setup,
+    rule: str,
+    budget: int,
+    cost: Cost,
+    load: Load,
+    *,
+    blocks: int | None = None,
+    accepted: float = 0.0,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[Result, Outcome]:
+    """`blocks`: the pool of one rank, None without limit. `accepted`: drafts that hold, of each decode step's."""
+    backend, limits = _server_of(setup, rule, budget, blocks, accepted)
+    server = Server(backend, cost, limits, speed=load.speed, together=load.together)
+    outcome = server.run(trace.requests, progress)
+    return _result(trace, rule, budget, backend, outcome), outcome
+
+
+def _server_of(setup: Setup, rule: str, budget: int, blocks: int | None, accepted: float) -> tuple[Backend, Limits]:
+    geometry, drafting = setup.geometry, setup.geometry.drafting
+    if budget < setup.budget.requests and budget != setup.budget.tokens:
+        raise ConfigurationError(
+            f"a budget of {budget} is below max_num_seqs ({setup.budget.requests}): vLLM refuses to start",
+            hint="raise --budget or lower --max-num-seqs",
+        )
+    limits = Limits(
+        step=budget,
+        requests=setup.budget.requests,
+        slots=drafting.slots,
+        width=1 + drafting.depth,
+        pace=1.0 + min(accepted, float(drafting.depth)),
+        long_prefill=setup.budget.long_prefill_threshold,
+        longest=geometry.max_model_len,
+    )
+    if rule == ENGINE:
+        memory = None if blocks is None else blocks * geometry.bytes_per_block
+        attention = sum(
+            g.content_bytes * g.total / g.tokens for g in geometry.cacheable if g not in geometry.state_groups
+        )
+        backend = MarksBackend(max(1, round(16 * attention)), geometry.state_bytes, memory)
+        return backend, replace(limits, slots=0, width=1, pace=1.0, long_prefill=0)
+    frame = frame_of(
+        geometry,
+        replace(setup.budget, tokens=budget, scheduled=budget),
+        retention=setup.flags.retention_interval,
+        junction_checkpoint=setup.flags.junction_checkpoint,
+    )
+    return AlignBackend(geometry, frame, make_rule(rule, frame), blocks), limits
+
+
+def _result(trace: Trace, rule: str, budget: int, backend: Backend, outcome: Outcome) -> Result:
+    output = {r.number: r.output for r in trace.requests}
+    asked = sum(r.prompt for r in trace.requests if r.number in outcome.hits)
+    ended = [outcome.whole[n] / output[n] for n in outcome.whole]
+    slow = float(np.percentile(ended, 90)) if ended else 0.0
+    return Result(
+        rule=rule,
+        budget=budget,
+        requests=len(trace.requests),
+        hit_rate=round(sum(outcome.hits.values()) / asked, 6) if asked else 0.0,
+        computed=outcome.computed,
+        steps=outcome.steps,
+        preempted=outcome.preempted,
+        waits=outcome.waits,
+        refused=outcome.refused,
+        never=outcome.stuck,
+        wrong=getattr(backend, "stale_reads", 0),
+        seconds=round(outcome.seconds, 3),
+        ttft=_percentiles(list(outcome.ttft.values())),
+        whole=_percentiles(list(outcome.whole.values())),
+        per_p90=round(1 / slow, 4) if slow else None,
+    )
+
+
+def _percentiles(values: Sequence[float]) -> tuple[float, ...] | None:
+    if not values:
+        return None
+    return tuple(round(float(v), 4) for v in np.percentile(values, PERCENTILES))
