@@ -18,8 +18,8 @@ from statemark.align.oracle.publish import Publisher
 from statemark.align.positions import Prefill, export_is_possible, replay_point
 from statemark.align.rules import Rule
 from statemark.errors import ConfigurationError
+from statemark.simulate.backend import Job, Start
 from statemark.simulate.pool import Key, Pool
-from statemark.simulate.server import Job, Start
 from statemark.simulate.workload import Request
 
 
@@ -31,8 +31,8 @@ class Managers:
         self.state: list[int] = []
         self.pages: list[tuple[int, int]] = []
         count = 0
-        for group in geometry.state_groups:
-            for _ in range(group.copies):
+        for states in geometry.state_groups:
+            for _ in range(states.copies):
                 self.state.append(count)
                 count += 1
         for index, group in enumerate(groups):
@@ -115,8 +115,9 @@ class AlignBackend:
         job.store = Store(table, publisher)
         return Start.READY
 
-    def cut(self, job: Job, offer: int) -> int:
-        return self.rule.cut(Prefill(job.request.prompt, job.known, job.junction), job.computed, offer)
+    def cut(self, job: Job, offer: int, behind: bool) -> int:
+        cut = self.rule.cut_behind if behind else self.rule.cut
+        return cut(Prefill(job.request.prompt, job.known, job.junction), job.computed, offer)
 
     def seen(self, job: Job) -> None:
         store: Store = job.store

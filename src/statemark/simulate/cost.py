@@ -91,8 +91,8 @@ def fit_cost(path: Path, budget: int) -> Fit:
     measured = np.array(times)
     scaled = np.array(rows) / measured[:, None]
     parts = _not_negative(scaled, np.ones(len(times)))
-    error = float(np.median(np.abs(scaled @ parts - 1)))
-    return Fit(Cost(*(float(p) for p in parts)), len(times), error)
+    off = float(np.median(np.abs(scaled @ parts - 1)))
+    return Fit(Cost(*(float(p) for p in parts)), len(times), off)
 
 
 def _rows(values: dict[str, Any], budget: int, rows: list[list[float]], times: list[float]) -> None:

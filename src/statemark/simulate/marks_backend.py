@@ -9,7 +9,7 @@ import numpy as np
 
 from statemark.cache import Budget, CacheManager, Lease
 from statemark.cache.digest import Tokens
-from statemark.simulate.server import Job, Start
+from statemark.simulate.backend import Job, Start
 from statemark.simulate.workload import Request
 
 _NO_LIMIT = 1 << 50
@@ -18,13 +18,12 @@ _NO_LIMIT = 1 << 50
 class Held:
     """A running request's lease, its tokens, and the marks that are still to come: (position, kind)."""
 
-    __slots__ = ("last", "lease", "planned", "tokens")
+    __slots__ = ("lease", "planned", "tokens")
 
     def __init__(self, lease: Lease, tokens: Tokens) -> None:
         self.lease = lease
         self.tokens = tokens
         self.planned: list[tuple[int, str]] = []
-        self.last = lease.cached
 
 
 class MarksBackend:
@@ -54,7 +53,7 @@ class MarksBackend:
         held.planned = self.cache.plan(lease, request.prompt, request.turns)
         return Start.READY
 
-    def cut(self, job: Job, offer: int) -> int:
+    def cut(self, job: Job, offer: int, behind: bool) -> int:
         return offer
 
     def seen(self, job: Job) -> None:
@@ -68,12 +67,11 @@ class MarksBackend:
         while held.planned and held.planned[0][0] <= end:
             position, kind = held.planned.pop(0)
             onward = held.planned[0][0] if held.planned else None
-            slot = self.cache.mark_slot(kind, position, held.last, onward)
+            slot = self.cache.mark_slot(held.lease, position, kind, onward)
             if slot is None:
                 continue
             self.cache.publish(held.lease, held.tokens, position, slot, _stamps(held, position), kind)
             held.lease.advance(held.tokens, position)
-            held.last = position
         return True
 
     def leave(self, job: Job, finished: bool) -> None:

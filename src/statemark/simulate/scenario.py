@@ -14,10 +14,11 @@ import numpy as np
 from statemark.align import RULES, Setup, frame_of, make_rule
 from statemark.errors import ConfigurationError
 from statemark.simulate.align_backend import AlignBackend
+from statemark.simulate.backend import Backend
 from statemark.simulate.cost import Cost
 from statemark.simulate.formats import Trace
 from statemark.simulate.marks_backend import MarksBackend
-from statemark.simulate.server import Backend, Limits, Outcome, Server
+from statemark.simulate.server import Limits, Outcome, Server
 
 ENGINE = "statemark"
 ALL_RULES = (*RULES, ENGINE)

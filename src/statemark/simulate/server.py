@@ -11,68 +11,12 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from enum import Enum
 from math import ceil
-from typing import Any, Protocol
 
 from statemark.errors import IntegrityError
+from statemark.simulate.backend import Backend, Job, Start
 from statemark.simulate.cost import Cost
 from statemark.simulate.workload import Request
-
-
-class Job:
-    """A request in the server. `computed` tokens are in its state, `known` are its prompt and what it has said."""
-
-    __slots__ = ("computed", "event", "first", "hit", "junction", "known", "order", "request", "store", "tick")
-
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        self.order = -1  # of admission
-        self.computed = 0
-        self.known = request.prompt
-        self.junction = 0
-        self.hit: int | None = None  # at its first admission
-        self.first = 0.0  # time of the first token
-        self.tick = -1  # decode steps counted when it began to decode, or was last looked at; -1: not decoding
-        self.event = 0
-        self.store: Any = None  # the backend's
-
-    @property
-    def said(self) -> int:
-        return self.known - self.request.prompt
-
-
-class Start(Enum):
-    """What a look-up says of a request that is next in the queue."""
-
-    READY = "ready"
-    NEXT_STEP = "it would read what this very step writes"
-    NO_ROOM = "no room"
-
-
-class Backend(Protocol):
-    """What a kind of server does about one request. Positions are tokens."""
-
-    unit: int  # decoding requests are seen at multiples of it; 0: only at their end
-    decode_first: bool  # whether decoding requests come before prompts, or all in order of admission
-
-    def new_step(self) -> None:
-        """A step begins."""
-
-    def begin(self, job: Job) -> Start:
-        """Look the request up and set `computed` to its hit."""
-
-    def cut(self, job: Job, offer: int) -> int:
-        """How many of `offer` tokens to run."""
-
-    def run(self, job: Job, count: int, admitted: bool) -> bool:
-        """Account for `count` tokens from `computed` on; False where there is no room."""
-
-    def leave(self, job: Job, finished: bool) -> None:
-        """The request is done, or gives way to others."""
-
-    def seen(self, job: Job) -> None:
-        """A decoding request stands at `computed` without having been looked at since."""
 
 
 @dataclass(frozen=True)
@@ -220,6 +164,7 @@ class Server:
             turn.sort(key=lambda j: j.order)
         used, new, attended = 0, 0, 0.0
         ran: list[tuple[Job, int]] = []
+        behind = False  # whether a prompt has run in this step
         ends: list[tuple[int, int]] = []  # (order, tokens used so far) of prompts, to see which decodes were left out
         gone: set[int] = set()
         for job in turn:
@@ -235,17 +180,18 @@ class Server:
             if left <= 0:
                 break
             offer = self._offer(job.known - job.computed, left)
-            count = backend.cut(job, offer) if offer > 0 else 0
+            count = backend.cut(job, offer, behind) if offer > 0 else 0
             if count == 0:
                 self.outcome.waits += 1
                 continue
             if not self._room(job, count, gone):
                 continue
+            behind = behind or job.prefills
             ran.append((job, count))
             used += count + limits.slots
             ends.append((job.order, used))
         self._delay_late(now, ends, used)
-        admitted = self._admit(used, gone, ran)
+        admitted = self._admit(used, behind, gone, ran)
         for job, count in ran:
             if count and job.order not in gone:
                 new += count
@@ -260,10 +206,12 @@ class Server:
         self._tick = now
         self.outcome.steps += 1
         self.outcome.computed += new
+        running = len(self._jobs)
         for job, count in ran:
             if job.order not in gone:
                 self._ran(job, count)
-        self._blocked = not admitted and bool(self._waiting)
+        # A prompt that took its part of this step, or a request that has just left, makes the next step another one.
+        self._blocked = not admitted and new == 0 and len(self._jobs) == running
 
     def _due(self, tick: int) -> list[int]:
         due = []
@@ -305,10 +253,10 @@ class Server:
         self.outcome.preempted += 1
         self._waiting.appendleft(job)
 
-    def _admit(self, used: int, gone: set[int], ran: list[tuple[Job, int]]) -> bool:
+    def _admit(self, used: int, behind: bool, gone: set[int], ran: list[tuple[Job, int]]) -> bool:
         """Take requests from the queue; True where the queue isn't stuck for what only an event can change."""
         if gone:
-            return False
+            return True
         limits = self.limits
         while self._waiting and not self._full():
             decodes = len(self._decoding) * (limits.width + limits.slots)
@@ -319,7 +267,7 @@ class Server:
             start = self.backend.begin(job)
             if start is not Start.READY:
                 return start is Start.NEXT_STEP
-            count = self.backend.cut(job, self._offer(job.known - job.computed, left))
+            count = self.backend.cut(job, self._offer(job.known - job.computed, left), behind)
             if count == 0 or not self.backend.run(job, count, True):
                 if count == 0:
                     self.outcome.waits += 1
@@ -333,6 +281,7 @@ class Server:
             if job.hit is None:
                 job.hit = job.computed
                 self.outcome.hits[job.request.number] = job.computed
+            behind = behind or job.prefills
             ran.append((job, count))
             used += count + limits.slots
         return True
