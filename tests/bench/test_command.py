@@ -36,10 +36,16 @@ def test_a_named_shape_is_made_for_the_run(capsys: pytest.CaptureFixture[str]) -
     assert "of limit" in out
 
 
+def test_without_a_name_the_bundled_model_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *SHORT]) == 0
+    captured = capsys.readouterr()
+    assert "model    bundled, bfloat16" in captured.out
+    assert "no model is named: this is the small one" in captured.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "no model is named"),
         (["a", "--like", "b"], "2 models are named: a, b"),
         (["a", "--prefill", "12,x"], "'x' is not a whole number of at least 1"),
         (["a", "--streams", "0"], "'0' is not a whole number of at least 1"),

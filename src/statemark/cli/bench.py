@@ -69,7 +69,7 @@ def command(
     as_json: bool,
     **engine: Any,
 ) -> None:
-    """Measure prefill and decode of MODEL, or of a named shape, with no prefix cache.
+    """Measure prefill and decode of MODEL, of a named shape or of the bundled model, with no prefix cache.
 
     Each figure is a median with its spread, in tokens a second, beside what the machine's product and read rates,
     measured in the same run, would allow. For figures worth quoting, let nothing else run.
@@ -80,9 +80,14 @@ def command(
     if kernels:
         _kernels(given, repeats, as_json, engine)
         return
+    if not given:
+        from statemark.cli.loading import bundled_path
+
+        model = str(bundled_path())
+        given = ["bundled"]
     if len(given) != 1:
         raise ConfigurationError(
-            "no model is named" if not given else f"{len(given)} models are named: {', '.join(given)}",
+            f"{len(given)} models are named: {', '.join(given)}",
             hint="give one MODEL folder, or --like qwen3.5-0.8b for a random-weight model of that shape",
         )
     settings = Settings(prefill=prefill, decode=decode, streams=streams, repeats=repeats)

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 def model_path(options: EngineOptions) -> str | Path:
     """The model to load: the named one, else the bundled one, else the error that says how to get one."""
-    if options.model is not None:
-        return options.model
+    return options.model if options.model is not None else bundled_path()
+
+
+def bundled_path() -> Path:
+    """The model that comes along, and a word that it is taken."""
     path = bundled_model()
     say("no model is named: this is the small one that comes with statemark")
     return path
