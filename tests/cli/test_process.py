@@ -134,7 +134,15 @@ def test_serve_reports_answers_and_ends_on_a_signal(tiny: str, number: signal.Si
     with serving(tiny, "--served-model-name", "mine", "--api-key", "k") as (process, url, lines):
         assert lines[0].startswith("loading ")
         report = "\n".join(lines[1:])
-        for part in ("model    mine", "bfloat16", "1 thread", "64 MiB", "tokens of pages", "marks", "from 1 token on"):
+        for part in (
+            "model    mine",
+            "bfloat16",
+            "1 thread",
+            "64 MiB",
+            "tokens of pages",
+            "marks",
+            "smallest reusable prefix 1 token",
+        ):
             assert part in report
         assert httpx.get(f"{url}/health").status_code == 200
         with openai.OpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0) as client:

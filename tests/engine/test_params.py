@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from statemark.engine.params import SamplingParams
+from statemark.engine.params import SamplingParams, Structure
 from statemark.errors import InvalidRequestError, StatemarkError
 
 FIELDS = [f.name for f in dataclasses.fields(SamplingParams)]
@@ -37,6 +37,7 @@ ACCEPTED = [
     ("prompt_logprobs", [None, 0, 20]),
     ("skip_special_tokens", [False]),
     ("detokenize", [False]),
+    ("structure", [None, Structure("regex", "a+")]),
 ]
 
 REFUSED = [
@@ -60,6 +61,7 @@ REFUSED = [
     ("prompt_logprobs", [-1, 21, 1.0, True]),
     ("skip_special_tokens", [0, None]),
     ("detokenize", [1, None]),
+    ("structure", ["a+", {"kind": "regex"}, Structure("nope", "a+")]),
 ]
 
 
@@ -75,7 +77,7 @@ def test_both_tables_have_every_field() -> None:
 @pytest.mark.parametrize(("name", "value"), each(ACCEPTED))
 def test_accepted(name, value) -> None:
     params = SamplingParams(**{name: value})
-    assert SamplingParams(**dataclasses.asdict(params)) == params
+    assert SamplingParams(**{field: getattr(params, field) for field in FIELDS}) == params
 
 
 @pytest.mark.parametrize(("name", "value"), each(REFUSED))

@@ -114,7 +114,7 @@ def test_deep_json_where_anything_may_stand(served: Running) -> None:
     [
         b"\r\n\r\n",
         b"\0" * 100,
-        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /nowhere HTTP/9.9\r\n\r\n",
         b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: -5\r\n\r\n",
         b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999999999999\r\n\r\n",
         b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\ncontent-length: 4\r\n\r\nabc",
@@ -129,7 +129,7 @@ def test_deep_json_where_anything_may_stand(served: Running) -> None:
 )
 def test_raw_bytes(served: Running, raw: bytes) -> None:
     with socket.create_connection(address(served), timeout=30) as wire:
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(OSError):  # it may hang up before it was sent all of it
             wire.sendall(raw)
             wire.shutdown(socket.SHUT_WR)
         answer = b""

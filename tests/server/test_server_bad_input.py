@@ -76,7 +76,7 @@ COMPLETION_CASES: list[tuple[dict[str, Any], str | None, str]] = [
     ({"prompt": [True]}, "prompt", "prompt must be"),
     ({"prompt": {"text": "a"}}, "prompt", "prompt must be"),
     ({"prompt": ""}, "prompt", "no token"),
-    ({"prompt": [VOCAB]}, "prompt", "outside the vocabulary"),
+    ({"prompt": [VOCAB]}, "prompt", f"token id {VOCAB} is outside 0 to {VOCAB - 1}"),
     ({"prompt": "x" * 5000}, "prompt", "5,000 tokens; the limit is 4,095 (shorten the prompt)"),
 ]
 

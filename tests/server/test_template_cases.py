@@ -122,7 +122,7 @@ def name(client: Client) -> str:
 
 
 SYSTEM = msg("system", words("sys", 40))
-TOOLS = [{"name": f"tool{i}", "about": words(f"does{i}", 12)} for i in range(4)]
+TOOLS = [{"type": "function", "function": {"name": f"tool{i}", "description": words(f"does{i}", 12)}} for i in range(4)]
 
 
 def tool_loop(turn: int, calls: int) -> Messages:

@@ -29,7 +29,7 @@ def test_a_soak_of_100_000_requests_leaves_no_page_and_no_mark():
 
 
 def test_a_short_soak_with_a_directory_reuses_from_disk_and_leaves_no_file(tmp_path):
-    soak = Soak(seed=2, check_every=20, folder=tmp_path)
+    soak = Soak(seed=2, check_every=20, folder=tmp_path, disk_bytes=1 << 18)  # however slow the writer is
     stats = soak.run(300).stats()
     assert stats["disk_hits"] > 0, "the cache must be too small, or nothing is shown"
     assert stats["disk_evicted"] > 0

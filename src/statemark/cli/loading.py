@@ -53,7 +53,8 @@ def load(
             model: LoadedModel = FaultyModel.load_with(fault, path, name=name, progress=progress, **arguments)
         else:
             model = LoadedModel.load(path, name=name, progress=progress, **arguments)
-        model.choose_format(tools=tool_call_parser, reasoning=reasoning_parser)
+        if (tool_call_parser, reasoning_parser) != ("auto", "auto"):  # which it has chosen already
+            model.choose_format(tools=tool_call_parser, reasoning=reasoning_parser)
     finally:
         progress.clear()
     context = click.get_current_context(silent=True)  # none where a server loads it, which ends it as well

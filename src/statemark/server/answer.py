@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from statemark.cache import Explanation
 from statemark.engine.outputs import TextDelta
 from statemark.engine.request import EngineRequest, TokenLogprobs
 from statemark.server.job import Job
-from statemark.server.protocol import StreamOptions
+
+if TYPE_CHECKING:  # the command line uses this module without a server
+    from statemark.server.protocol import StreamOptions
 
 
 @dataclass
