@@ -8,6 +8,7 @@ from pathlib import Path
 import openai
 import pytest
 
+from statemark import bundled
 from statemark.models.make_model import make_model
 from statemark.server.loaded import LoadedModel
 from tests.server.fake_model import FakeModel
@@ -41,4 +42,12 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def real(tiny: Path) -> Iterator[Running]:
     with running(lambda: LoadedModel.load(tiny, num_threads=1, cache_memory="64MiB", max_num_seqs=8)) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def trained() -> Iterator[Running]:
+    """The bundled model: its vocabulary has the markers of think sections and calls."""
+    folder = Path(bundled.__file__).parent
+    with running(lambda: LoadedModel.load(folder, num_threads=1, cache_memory="64MiB", max_num_seqs=8)) as found:
         yield found

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from statemark.engine.chat import ChatPrompt
-from statemark.engine.params import SamplingParams
+from statemark.engine.params import SamplingParams, Structure
 from statemark.engine.request import EngineRequest
 from statemark.engine.structured import Constraint
+from statemark.errors import InvalidRequestError
+from statemark.parsing.call_grammar import call_grammar
 from statemark.parsing.formats import THINK_END, opens_reasoning
 from statemark.server.handling import Handling
 from statemark.server.hygiene import normalized
 from statemark.server.served import ServedModel
 from statemark.server.state import ServerState
-from statemark.server.tool_use import ToolUse
+from statemark.server.tool_use import ToolUse, offered
+
+log = logging.getLogger("statemark.server")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +56,11 @@ class Conversation:
         if model.special_markers and (self.tools or model.chat_format.thinks):
             params = replace(params, skip_special_tokens=False)  # or the reader would never see what it looks for
         prompt = await self.render(state, model, cache_salt=handling.cache_salt)
+        opened = self._opens_reasoning(model, prompt)
+        free_until = model.token_id(THINK_END) if opened else None
+        constraint = None
+        if self.use.must_call is not None and not (opened and free_until is None):
+            constraint = await state.text.run(_calls, model, self.use, self.tools)
         return EngineRequest(
             request_id=handling.name,
             prompt_token_ids=tuple(prompt.token_ids),
@@ -58,16 +68,31 @@ class Conversation:
             eos_token_ids=model.eos_token_ids,
             turn_positions=prompt.turn_positions,
             turn_roles=prompt.turn_roles,
-            constraint=await compiled(state, model, params),
-            free_until=self._free_until(model, prompt),
+            constraint=constraint or await compiled(state, model, params),
+            free_until=free_until,
             **handling.engine_fields(),
         )
 
-    def _free_until(self, model: ServedModel, prompt: ChatPrompt) -> int | None:
-        """An answer that begins inside a think section is held to its structure only after that."""
+    def _opens_reasoning(self, model: ServedModel, prompt: ChatPrompt) -> bool:
+        """An answer that begins inside a think section is held to a structure or to calls only after that."""
         last = self.messages[-1].get("content") if self.continues else None
-        opened = opens_reasoning(model.decode(prompt.token_ids[-16:]), last if isinstance(last, str) else None)
-        return model.token_id(THINK_END) if opened else None
+        return opens_reasoning(model.decode(prompt.token_ids[-16:]), last if isinstance(last, str) else None)
+
+
+def _calls(model: ServedModel, use: ToolUse, tools: Sequence[Mapping[str, Any]] | None) -> Constraint | None:
+    """Holds an answer to the calls that `use` asks for; None where that can't be done: then the reader sees to it."""
+    form = model.chat_format.tools
+    callable_now = {name: schema for name, schema in offered(tools).items() if use.must_call in ("", name)}
+    if form is None:
+        return None
+    grammar = call_grammar(form, callable_now, one_call=use.one_call, token_id=model.token_id)
+    if grammar is None:
+        return None
+    try:
+        return model.constraint(Structure("grammar", grammar))
+    except InvalidRequestError as error:
+        log.debug("calls are not enforced: %s", error)
+        return None
 
 
 async def compiled(state: ServerState, model: ServedModel, params: SamplingParams) -> Constraint | None:
