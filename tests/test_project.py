@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import fnmatch
 import importlib
 import re
 import subprocess
@@ -163,3 +164,14 @@ def test_readme_and_ci_run_the_same_test_command() -> None:
     readme = (ROOT / "README.md").read_text()
     assert "python -m pytest" in readme
     assert 'python" -m pytest' in (ROOT / ".ci" / "run").read_text()
+
+
+def test_the_wheel_holds_what_is_read_at_run_time() -> None:
+    """The wheel takes the package's folder whole, but for what git ignores and these patterns."""
+    build = pyproject()["tool"]["scikit-build"]  # type: ignore[index]
+    assert build["wheel"]["packages"] == ["src/statemark"]
+    needed = [SOURCE / "server" / "dashboard.html", *sorted((SOURCE / "bundled").glob("*.json"))]
+    tracked = subprocess.run(["git", "ls-files", "src"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for path in needed:
+        assert relative(path) in tracked.splitlines()
+        assert not any(fnmatch.fnmatch(relative(path), pattern) for pattern in build["wheel"]["exclude"])

@@ -105,6 +105,24 @@ def test_every_api_has_its_way_to_ask(real: Running) -> None:
     assert message["stop_reason"] == "end_turn"
 
 
+def test_inside_a_think_section_an_answer_is_free_and_behind_it_held(trained: Running) -> None:
+    """Bias decides when the section ends: never, so that all is free, or at once."""
+    think_end = trained.state.model().token_id("</think>")
+    messages = [*MESSAGES, {"role": "assistant", "content": "<think>so"}]
+    asked = {"messages": messages, "continue_final_message": True, "add_generation_prompt": False, "temperature": 0}
+
+    def message(bias: int, **fields: Any) -> dict[str, Any]:
+        body = asked | {"max_tokens": 12, "logit_bias": {str(think_end): bias}} | fields
+        found: dict[str, Any] = post(trained, "/v1/chat/completions", body)["choices"][0]["message"]
+        return found
+
+    assert message(-100, guided_choice=["left", "right"]) == message(-100)
+    assert message(-100)["reasoning_content"]
+    held = message(100, guided_choice=["left", "right"])
+    assert held["content"] in ("left", "right")
+    assert "reasoning_content" not in held
+
+
 def test_each_choice_goes_its_own_way(real: Running) -> None:
     found = post(real, "/v1/completions", ASK | {"n": 4, "guided_choice": ["a", "b", "c", "d"]})["choices"]
     assert {choice["text"] for choice in found} <= set("abcd")
