@@ -20,6 +20,7 @@ from statemark.cache.digest import PAGE_TOKENS, PrefixChain, Tokens, chain, root
 from statemark.errors import IntegrityError
 
 _RAW = 4 * PAGE_TOKENS
+_BUSH = 16  # branches that are followed side by side
 
 
 @dataclass(eq=False, slots=True)
@@ -171,6 +172,17 @@ class PrefixIndex:
             different = (i for i, node in enumerate(path) if node.tokens != raw[_RAW * i : _RAW * (i + 1)])
             del path[next(different) :]
         return path
+
+    @staticmethod
+    def marks_below(node: Node, pages: int) -> Iterator[Mark]:
+        """Marks at `node` and up to `pages` pages further on; of a bush of many branches only the first ones."""
+        level = [node]
+        for _ in range(pages + 1):
+            for here in level:
+                yield from here.marks.values()
+            level = [child for here in level for child in here.children.values()][:_BUSH]
+            if not level:
+                return
 
     # --- change ---------------------------------------------------------------------------------------------
 

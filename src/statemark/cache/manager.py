@@ -20,13 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from statemark.cache.budget import Budget
+from statemark.cache.conversation import goes_on, left_behind
 from statemark.cache.digest import PAGE_TOKENS, PrefixChain, Tokens, roll_stamp, stamp_seed
 from statemark.cache.explain import DAMAGED, EVICTED, NO_ROOM, explain
 from statemark.cache.index import Head, Lookup, Mark, Node, PrefixIndex
 from statemark.cache.integrity import check_holders
 from statemark.cache.plan import plan_marks
 from statemark.cache.stats import CacheStats, cache_stats
-from statemark.cache.value import EDGE, HEADS, EvictionOrder
+from statemark.cache.value import HEADS, EvictionOrder
 from statemark.errors import IntegrityError
 
 if TYPE_CHECKING:
@@ -115,7 +116,8 @@ class CacheManager:
             return None
         if mark is None:
             seed = stamp_seed(chain.root)
-            lease = Lease(chain, [], slot, 0, seed, 0, Head(len(tokens)), lookup=found)
+            left = left_behind(self.index, found)
+            lease = Lease(chain, [], slot, 0, seed, 0, Head(len(tokens)), lookup=found, continues=left)
         else:
             pages = [n.page for n in found.path[: mark.position // PAGE_TOKENS] if n.page is not None]
             self.budget.pages.retain_all(pages)
@@ -124,27 +126,15 @@ class CacheManager:
             if head is not None and mark.tail_page is not None:
                 pages.append(head)
                 copy = (mark.tail_page, head)
-            own, continues = self._conversation(mark, len(tokens))
+            own, continues = goes_on(self.index, found, mark, len(tokens))
             at = mark.position
+            if continues is not None and continues is not mark.head:
+                self._is_history(continues)  # at once: its ends are no way on for anybody, and this request needs room
             lease = Lease(chain, pages, slot, at, mark.stamp, at, own, mark, copy, found, continues, shared, at)
         self.order.tick()
         if use_cache and self.enabled:
             self._count(found, len(tokens))
         return lease
-
-    def _conversation(self, mark: Mark, prompt_tokens: int) -> tuple[Head, Head | None]:
-        """Whose marks a request that resumes at `mark` goes on with: (where its own are listed, whom it supersedes)."""
-        if mark.kind == "preempt":
-            return mark.head, None
-        if mark.position == prompt_tokens - 1:  # asked again: this prompt's end stays the last one
-            mark.hits += 1
-            return Head(prompt_tokens), None
-        if mark.kind in HEADS or (mark.kind != "system" and mark.position >= mark.head.prompt_tokens - EDGE):
-            if mark.head.superseded:
-                mark.hits += 1  # the conversation went on from here before: this is a branch
-            return Head(prompt_tokens), mark.head
-        mark.hits += 1
-        return Head(prompt_tokens), None
 
     def _count(self, found: Lookup, prompt_tokens: int) -> None:
         said = explain(found, prompt_tokens)
@@ -282,12 +272,17 @@ class CacheManager:
     def _supersede(self, lease: Lease) -> None:
         """This request's prompt end is a mark: those of the request that it goes on from are history."""
         old, lease.continues = lease.continues, None
-        if old is not None and old is not lease.head and not old.superseded:
-            old.superseded = True
-            for mark in old.marks:
-                self.order.update(mark)
-                if self.disk is not None and mark.kind in HEADS:
-                    self.disk.superseded(mark)
+        if old is not None and old is not lease.head:
+            self._is_history(old)
+
+    def _is_history(self, head: Head) -> None:
+        if head.superseded:
+            return
+        head.superseded = True
+        for mark in head.marks:
+            self.order.update(mark)
+            if self.disk is not None and mark.kind in HEADS:
+                self.disk.superseded(mark)
 
     def _share(self, lease: Lease, node: Node) -> None:
         """Use the index's page where the lease computed its own copy of the same prefix: equal bits, half the bytes."""

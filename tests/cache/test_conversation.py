@@ -1,0 +1,60 @@
+"""Prompts whose last tokens are replaced by the next one: their ends must not fill a small cache."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from statemark.simulate.replay import Replay
+from statemark.simulate.traces import TraceRequest
+
+SLOT = 1 << 40  # pages cost nothing beside it
+MARKS = 8
+
+
+def conversation(rounds: int, *, replaced: int) -> list[TraceRequest]:
+    """Each prompt is the one before without its last `replaced` tokens, and 900 new ones."""
+    tokens, found = np.arange(20_000, dtype=np.int32), []
+    for number in range(rounds):
+        found.append(TraceRequest("s", "", float(number), tokens[:0], tokens, 50, (4_000, len(tokens) - 4)))
+        new = np.arange(900, dtype=np.int32) + 1_000_000 + 10_000 * number
+        tokens = np.concatenate([tokens[: len(tokens) - replaced], new])
+    return found
+
+
+def computed(requests: list[TraceRequest], policy: str) -> list[int]:
+    """Tokens that each request had to compute, with room for MARKS marks."""
+    replay = Replay((MARKS + 2) * SLOT - 1, page_bytes=1, slot_bytes=SLOT, policy=policy)
+    totals = [0]
+    for request in requests:
+        replay.run(request)
+        replay.cache.check_integrity([])
+        totals.append(replay.result.computed)
+    return np.diff(totals).tolist()
+
+
+@pytest.mark.parametrize("replaced", [0, 1, 3, 5, 40, 200])
+def test_a_replaced_tail_never_costs_more_than_a_little(replaced: int) -> None:
+    """What is new, what was replaced, and at most the way back to the mark near the end; in every round."""
+    after = computed(conversation(40, replaced=replaced), "value")[1:]
+    assert max(after) <= 900 + 2 * 512
+
+
+@pytest.mark.parametrize("replaced", [5, 40, 300])
+def test_ends_that_were_left_behind_are_not_kept(replaced: int) -> None:
+    replay = Replay((MARKS + 2) * SLOT - 1, page_bytes=1, slot_bytes=SLOT)
+    for request in conversation(30, replaced=replaced):
+        replay.run(request)
+    standing = [m for m in replay.cache.index.marks() if m.kind in ("replay", "end") and not m.head.superseded]
+    assert len({id(m.head) for m in standing}) == 1, "only the last prompt's"
+
+
+def test_a_branch_far_before_the_end_leaves_the_conversation_alone() -> None:
+    base = conversation(2, replaced=0)
+    replay = Replay(64 * SLOT, page_bytes=1, slot_bytes=SLOT)
+    for request in base:
+        replay.run(request)
+    side = np.concatenate([base[-1].tokens[:10_000], np.arange(500, dtype=np.int32) + 9_000_000])
+    replay.run(TraceRequest("s", "", 9.0, side[:0], side, 50, (4_000, len(side) - 4)))
+    ends = [m for m in replay.cache.index.marks() if m.kind == "replay" and m.position == len(base[-1].tokens) - 1]
+    assert [m.head.superseded for m in ends] == [False]
