@@ -58,3 +58,26 @@ def test_a_branch_far_before_the_end_leaves_the_conversation_alone() -> None:
     replay.run(TraceRequest("s", "", 9.0, side[:0], side, 50, (4_000, len(side) - 4)))
     ends = [m for m in replay.cache.index.marks() if m.kind == "replay" and m.position == len(base[-1].tokens) - 1]
     assert [m.head.superseded for m in ends] == [False]
+
+
+@pytest.mark.parametrize("filled", [20, 60, 300])
+def test_a_shared_document_is_reused_in_a_full_cache(filled: int) -> None:
+    """Ends of prompts that nobody asks again must not keep out the mark where requests part."""
+    replay = Replay(24 * SLOT, page_bytes=1, slot_bytes=SLOT)
+    draw = np.random.default_rng(filled)
+
+    def computed(*parts: np.ndarray) -> int:
+        tokens = np.concatenate([*parts]).astype(np.int32)
+        before = replay.result.computed
+        replay.run(TraceRequest("s", "", 0.0, tokens[:0], tokens, 50, (len(tokens) - 4,)))
+        return replay.result.computed - before
+
+    for _ in range(filled):
+        one_off = draw.integers(0, 1 << 29, 700)
+        for _ in range(3):
+            computed(one_off, draw.integers(0, 1 << 29, 40))
+    document = draw.integers(0, 1 << 29, 5_000)
+    taken = [computed(document, draw.integers(0, 1 << 29, 60)) for _ in range(12)]
+    assert max(taken[2:]) <= 60, taken
+    found = replay.cache.find("s", np.concatenate([document, np.arange(9)]).astype(np.int32))
+    assert found.position == 5_000

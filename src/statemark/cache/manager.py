@@ -230,7 +230,7 @@ class CacheManager:
         for fresh in new:
             if fresh.page is not None:
                 self.budget.pages.retain(fresh.page)
-        self._note_refused(lease, new)
+        self._note_refused(lease, node)
         self._share(lease, node)
         digest = lease.chain.at(tokens, position)
         mark = self.index.find(digest)
@@ -260,14 +260,15 @@ class CacheManager:
             self.disk.offer(mark)
         return mark
 
-    def _note_refused(self, lease: Lease, new: list[Node]) -> None:
-        """Where no room was found for a mark, its page says so to whoever misses it."""
-        if lease.refused and new:
-            depths = {position // PAGE_TOKENS for position in lease.refused}
-            for node in new:
-                if node.depth in depths:
-                    node.missing = NO_ROOM
-            lease.refused = [position for position in lease.refused if position // PAGE_TOKENS > new[-1].depth]
+    def _note_refused(self, lease: Lease, last: Node) -> None:
+        """Where no room was found for a mark, its page says so to whoever misses it: `last` or one before it."""
+        depths = {position // PAGE_TOKENS for position in lease.refused}
+        node: Node | None = last
+        while depths and node is not None and node.depth >= min(depths):
+            if node.depth in depths:
+                node.missing = NO_ROOM
+            node = node.parent
+        lease.refused = [position for position in lease.refused if position // PAGE_TOKENS > last.depth]
 
     def _supersede(self, lease: Lease) -> None:
         """This request's prompt end is a mark: those of the request that it goes on from are history."""

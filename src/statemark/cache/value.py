@@ -134,6 +134,8 @@ class EvictionOrder:
         if kind in HEADS or kind == "system":
             return self._now + math.log2(position / self._slot_bytes) + _PINNED
         value = self._now + math.log2((position - before) / self._slot_bytes)
+        if kind == "junction":  # two requests have parted here already
+            return value + _PINNED
         if kind in _EDGES and onward is not None and onward - position <= EDGE:
             return value + _NEAR_END
         return value + (_TURN if kind in _PLACES else 0.0) + (_between(position, onward) if onward is not None else 0.0)
@@ -152,6 +154,8 @@ def pinned(mark: Mark) -> bool:
         return True
     if not mark.head.superseded and (mark.kind in HEADS or not mark.children):
         return True
+    if mark.kind == "junction" and not mark.head.superseded:
+        return True  # a third request has had no time to come; later its hits decide
     return mark.hits > 0 and mark.kind not in HEADS
 
 

@@ -56,6 +56,8 @@ class Matching:
         if self._after is not None:
             return None
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        if self._matcher.is_error():  # the mask of a broken matcher allows an end, which would look like an answer
+            return np.zeros(self._vocab_size, np.bool_)
         return np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
 
     @property
@@ -104,10 +106,11 @@ class Grammars:
     def _check(self, matcher: LLMatcher, structure: Structure) -> None:
         if matcher.is_error():
             raise _invalid(structure, matcher.get_error())
-        trial = matcher.deep_copy()
-        allowed = trial.compute_bitmask()
-        if trial.is_error() or not any(allowed):
-            raise _invalid(structure, trial.get_error() or "no answer can follow it")
+        for _ in range(2):  # what is too large for the engine may show only when it is asked again
+            trial = matcher.deep_copy()
+            allowed = trial.compute_bitmask()
+            if trial.is_error() or not any(allowed):
+                raise _invalid(structure, trial.get_error() or "no answer can follow it")
 
 
 def _grammar(structure: Structure) -> str:
