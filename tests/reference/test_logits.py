@@ -65,7 +65,9 @@ def test_bfloat16_loses_no_more_than_transformers_does(
     runner = Runner(folder, runtime, "bfloat16")
     for n in lengths(runtime):
         ours = mean_kl(truth[n], runner.logits(prompt(runner.spec.vocab_size, n)))
-        assert 0 <= ours <= rounded_kl[n], f"{n} tokens: KL {ours:.2e}, transformers {rounded_kl[n]:.2e}"
+        # One or two positions are one draw of two roundings: there a bad draw of ours may meet a good one of theirs.
+        allowed = rounded_kl[n] * (4 if n < 3 else 1)
+        assert 0 <= ours <= allowed, f"{n} tokens: KL {ours:.2e}, transformers {rounded_kl[n]:.2e}"
         assert rounded_kl[n] < 0.5  # else the comparison would prove nothing
 
 
