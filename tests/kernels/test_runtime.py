@@ -124,5 +124,10 @@ except MemoryError:
     rt.linear(x, m, out)
     print("refused once,", "then", out.min(), out.max())
 """
-    done = subprocess.run([sys.executable, "-c", code, where], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "refused once, then 2.0 2.0", done.stderr
+    # Which thread took a task of the first call, and so has its scratch, isn't ours to say: not every try is refused.
+    for _ in range(1 if where == "before the tasks" else 40):
+        done = subprocess.run([sys.executable, "-c", code, where], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        if done.stdout:
+            break
+    assert done.stdout.strip() == "refused once, then 2.0 2.0"
