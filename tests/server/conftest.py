@@ -13,6 +13,7 @@ from statemark.models.make_model import make_model
 from statemark.server.loaded import LoadedModel
 from tests.server.fake_model import FakeModel
 from tests.server.live_server import Running, running
+from tests.server.scripted_model import ScriptedModel
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +30,18 @@ def served(fake: FakeModel) -> Iterator[Running]:
 @pytest.fixture(scope="session")
 def client(served: Running) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def script() -> ScriptedModel:
+    """Answers as its test sets them."""
+    return ScriptedModel()
+
+
+@pytest.fixture(scope="module")
+def server(script: ScriptedModel) -> Iterator[Running]:
+    with running(lambda: script) as found:
         yield found
 
 

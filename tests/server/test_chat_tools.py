@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from statemark.parsing import TOOL_FORMATS, ChatFormat
-from tests.server.live_server import Running, running
+from tests.server.live_server import Running
 from tests.server.scripted_model import ScriptedModel
 
 WEATHER: Any = {
@@ -25,17 +25,6 @@ CLOCK: Any = {"type": "function", "function": {"name": "clock"}}
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 OTHER = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
 ASK: Any = {"model": "scripted", "messages": [{"role": "user", "content": "hi"}], "tools": [WEATHER, CLOCK]}
-
-
-@pytest.fixture(scope="module")
-def script() -> ScriptedModel:
-    return ScriptedModel()
-
-
-@pytest.fixture(scope="module")
-def server(script: ScriptedModel) -> Iterator[Running]:
-    with running(lambda: script) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

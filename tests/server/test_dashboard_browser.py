@@ -23,17 +23,6 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def script() -> ScriptedModel:
-    return ScriptedModel()
-
-
-@pytest.fixture(scope="module")
-def server(script: ScriptedModel) -> Iterator[Running]:
-    with running(lambda: script) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
     options = webdriver.ChromeOptions()
     options.binary_location = str(shutil.which("chromium"))

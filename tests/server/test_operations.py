@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
 from typing import Any
 
 import httpx
 import pytest
 
-from statemark.engine.outputs import TextDelta
 from statemark.server.endpoint import EventStream
 from statemark.server.state import Settings
 from tests.server.fake_model import FakeModel
@@ -22,16 +20,8 @@ SHORT = {"prompt": "abc", "max_tokens": 3}
 ENDLESS = {"prompt": "abc", "max_tokens": 10**8, "stream": True}
 
 
-class Paced(FakeModel):
-    """Writes no faster than a client reads, so that a stream's last frame doesn't wait behind thousands."""
-
-    def step(self) -> list[TextDelta]:
-        time.sleep(0.002)
-        return super().step()
-
-
 def endless() -> FakeModel:
-    model = Paced()
+    model = FakeModel()
     model.max_model_len = 10**9
     return model
 

@@ -82,17 +82,7 @@ class Cells:
     def _cold_observation(self, cell: str, asked: Asked, reference: Answer, run: int, why: str = "") -> Observation:
         if asked.cached:
             why = f"{asked.cached} tokens came from the cache where none should"
-        return Observation(
-            cell=cell,
-            label=f"{asked.prompt:,} tokens",
-            prompt=asked.prompt,
-            cached=asked.cached,
-            run=run,
-            shift=compare(asked.answer, reference),
-            digest=asked.answer.digest,
-            valid=not why,
-            why=why,
-        )
+        return _observed(cell, asked, reference, run, why)
 
     # --- with hits ------------------------------------------------------------------------------------------
 
@@ -129,20 +119,9 @@ class Cells:
             why = "no request reused what another had written"
         elif expected and not any(asked.cached for asked in runs):
             why = "nothing was reused, although it could have been"
+        label = f"{shared:,} shared, {len(units):,} in all"
         return [
-            Observation(
-                cell=cell,
-                label=f"{shared:,} shared, {len(units):,} in all",
-                prompt=asked.prompt,
-                shared=shared,
-                cached=asked.cached,
-                run=run,
-                shift=compare(asked.answer, reference),
-                digest=asked.answer.digest,
-                valid=not why,
-                why=why,
-            )
-            for run, asked in enumerate(runs, 1)
+            _observed(cell, asked, reference, run, why, shared=shared, label=label) for run, asked in enumerate(runs, 1)
         ]
 
     async def turns(self, length: int, count: int = 3) -> list[Observation]:
@@ -169,18 +148,7 @@ class Cells:
             why = why or _MUTE
         elif not asked.cached and self.expected(asked.prompt, shared):
             why = why or "nothing was reused, although it could have been"
-        return Observation(
-            cell=cell,
-            label=f"{asked.prompt:,} tokens",
-            prompt=asked.prompt,
-            shared=shared,
-            cached=asked.cached,
-            run=run,
-            shift=compare(asked.answer, reference),
-            digest=asked.answer.digest,
-            valid=not why,
-            why=why,
-        )
+        return _observed(cell, asked, reference, run, why, shared=shared)
 
     # --- how much a change of the prompt moves ----------------------------------------------------------------
 
@@ -193,3 +161,21 @@ class Cells:
         edited = (await self.cold([*self.documents.edited(prefix, length - 1), *tail])).answer
         foreign = (await self.cold([*other, *tail])).answer
         return compare(edited, reference).size, compare(foreign, reference).size
+
+
+def _observed(
+    cell: str, asked: Asked, reference: Answer, run: int, why: str, *, shared: int = 0, label: str = ""
+) -> Observation:
+    """What was asked beside its cold reference; valid unless `why` says what didn't happen."""
+    return Observation(
+        cell=cell,
+        label=label or f"{asked.prompt:,} tokens",
+        prompt=asked.prompt,
+        shared=shared,
+        cached=asked.cached,
+        run=run,
+        shift=compare(asked.answer, reference),
+        digest=asked.answer.digest,
+        valid=not why,
+        why=why,
+    )

@@ -19,9 +19,9 @@ import numpy as np
 
 from statemark.errors import ConfigurationError
 from statemark.replay.workload import Abstract, SessionPlan, Turn
+from statemark.simulate.formats import MOONCAKE_BLOCK
 from statemark.simulate.traces import TraceRequest, read_sessions
 
-MOONCAKE_BLOCK = 512
 RECORD = "statemark-trace-1"
 _FRESH = 1 << 40  # abstract tokens from here on occur once
 _CHARACTERS = 4  # of a logged text for each abstract token, where no tokenizer is at hand

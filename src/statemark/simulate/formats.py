@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from statemark.errors import ConfigurationError
+from statemark.simulate.traces import session_requests
 from statemark.simulate.workload import MAX_TOKENS, Names, Request
 
 MOONCAKE_BLOCK = 512
@@ -162,7 +163,7 @@ def _own(names: Names, number: int, values: dict[str, Any], answers: dict[str, i
 def _read_session(trace: Trace, names: Names, path: Path, skip_bad: bool) -> None:
     try:
         data = json.loads(b"".join(_bytes_of(path)))
-        found = sorted(_entries(data, 0.0), key=lambda e: e[0])
+        found = sorted(((at, entry) for _, at, entry, _ in session_requests(data)), key=lambda e: e[0])
         block = _count(data, "block_size", 1)
         for at, entry in found:
             prompt = _count(entry, "in", 1)
@@ -185,12 +186,3 @@ def _read_session(trace: Trace, names: Names, path: Path, skip_bad: bool) -> Non
         if not skip_bad:
             raise ConfigurationError(reason, hint="remove the file, or pass it over with --skip-bad") from None
         trace.bad.append(reason)
-
-
-def _entries(data: dict[str, Any], begin: float) -> Iterator[tuple[float, dict[str, Any]]]:
-    for entry in data["requests"]:
-        at = begin + entry["t"]
-        if entry.get("hash_ids"):
-            yield at, entry
-        if entry.get("requests"):
-            yield from _entries(entry, at)

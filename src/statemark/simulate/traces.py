@@ -52,7 +52,8 @@ def _session(file: Path, tails: str) -> list[TraceRequest]:
         data = json.loads(gzip.decompress(file.read_bytes()))
         if data["block_size"] != BLOCK:
             raise ConfigurationError(f"{file.name}: blocks of {data['block_size']} tokens, only {BLOCK} are known")
-        found = sorted(_requests(data, "", 0.0, _system(data)), key=lambda entry: entry[1])
+        walked = ((agent, at, entry, _system(owner)) for agent, at, entry, owner in session_requests(data))
+        found = sorted(walked, key=lambda entry: entry[1])
         return _spell(data["id"], found, appended=tails == "appended")
     except ConfigurationError:
         raise
@@ -81,13 +82,16 @@ def _spell(session: str, found: list[_Entry], *, appended: bool) -> list[TraceRe
     return requests[::-1]
 
 
-def _requests(data: dict[str, Any], agent: str, begin: float, system: tuple[int, ...]) -> Iterator[_Entry]:
+def session_requests(
+    data: dict[str, Any], agent: str = "", begin: float = 0.0
+) -> Iterator[tuple[str, float, dict[str, Any], dict[str, Any]]]:
+    """(agent, time, request, whose requests it is among) of a session and of the agents that it calls, as recorded."""
     for entry in data["requests"]:
         at = begin + entry["t"]
         if entry.get("hash_ids"):
-            yield agent, at, entry, system
+            yield agent, at, entry, data
         if entry.get("requests"):
-            yield from _requests(entry, f"{agent}/{entry.get('agent_id', at)}", at, _system(entry))
+            yield from session_requests(entry, f"{agent}/{entry.get('agent_id', at)}", at)
 
 
 def _system(data: dict[str, Any]) -> tuple[int, ...]:
