@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from statemark import bundled
@@ -49,3 +51,34 @@ def test_a_broken_matcher_allows_nothing(grammars: Grammars, monkeypatch: pytest
     allowed = matching.allowed()
     assert allowed is not None
     assert not allowed.any()
+
+
+PRETTY = {"a": 1, "b": {"c": [1, 2, {}], "d": "x y"}}
+
+
+@pytest.mark.parametrize("indent", [None, 2, 4, "\t"])
+def test_json_may_be_laid_out_as_json_is(grammars: Grammars, indent: int | str | None) -> None:
+    assert follows(grammars, json.dumps(PRETTY, indent=indent))
+    assert follows(grammars, json.dumps(PRETTY, separators=(",", ":")))
+
+
+@pytest.mark.parametrize("space", ["  ", "\n\n", " \n", "\n" + 21 * " "])
+def test_white_space_in_json_has_an_end(grammars: Grammars, space: str) -> None:
+    assert not follows(grammars, f'{{"a":{space}1}}')
+
+
+def test_a_schema_may_allow_more_white_space(grammars: Grammars) -> None:
+    schema = {"type": "object", "x-guidance": {"whitespace_pattern": r"[ \n]+"}}
+    assert follows(grammars, '{"a":   \n\n 1}', Structure("json", json.dumps(schema)))
+
+
+def follows(grammars: Grammars, text: str, structure: Structure | None = None) -> bool:
+    """Whether the bundled model's tokens of the text are all allowed, one after another, and may be all."""
+    matching = grammars.compile(structure or Structure("json_object", "")).start()
+    for token_id in load_tokenizer(bundled.path()).encode(text):
+        allowed = matching.allowed()
+        if allowed is None or not allowed[token_id]:
+            return False
+        matching.add(token_id)
+    allowed = matching.allowed()
+    return matching.ended or (allowed is not None and bool(allowed[0]))

@@ -23,7 +23,7 @@ SCHEMA = {
     "required": ["name", "age", "kind"],
     "additionalProperties": False,
 }
-ASK = {"prompt": "A pet:", "max_tokens": 200, "temperature": 1.0, "seed": 7}
+ASK = {"prompt": "A pet:", "max_tokens": 600, "temperature": 1.0, "seed": 7}
 MESSAGES = [{"role": "user", "content": "a pet"}]
 
 
@@ -93,14 +93,14 @@ def test_any_object(real: Running) -> None:
 
 def test_every_api_has_its_way_to_ask(real: Running) -> None:
     chat = post(
-        real, "/v1/chat/completions", {"messages": MESSAGES, "response_format": PET, "max_tokens": 200, "seed": 1}
+        real, "/v1/chat/completions", {"messages": MESSAGES, "response_format": PET, "max_tokens": 600, "seed": 1}
     )
     assert is_pet(chat["choices"][0]["message"]["content"])
     text = {"format": {"type": "json_schema", "name": "pet", "schema": SCHEMA, "strict": True}}
     response = post(real, "/v1/responses", {"input": "a pet", "text": text, "max_output_tokens": 200, "seed": 1})
     assert is_pet(response["output"][0]["content"][0]["text"])
     config = {"format": {"type": "json_schema", "schema": SCHEMA}}
-    message = post(real, "/v1/messages", {"messages": MESSAGES, "output_config": config, "max_tokens": 200, "seed": 1})
+    message = post(real, "/v1/messages", {"messages": MESSAGES, "output_config": config, "max_tokens": 600, "seed": 1})
     assert is_pet(message["content"][0]["text"])
     assert message["stop_reason"] == "end_turn"
 

@@ -24,6 +24,9 @@ from statemark.errors import InvalidRequestError
 
 _MOST_CHARACTERS = 1 << 20
 _REMEMBERED = 64  # compiled grammars
+# Between two parts of a JSON text one space or one line break with indentation. White space without end is JSON, too,
+# and a small model that has begun it writes nothing else. A schema's own "x-guidance" can say otherwise.
+_LAYOUT: Any = {"whitespace_pattern": r"( |\n[ \t]{0,20})"}
 
 
 class Constraint:
@@ -118,9 +121,9 @@ def _grammar(structure: Structure) -> str:
         raise _invalid(structure, f"{len(structure.source):,} characters; at most {_MOST_CHARACTERS:,} are taken")
     match structure.kind:
         case "json_object":
-            return LLMatcher.grammar_from_json_schema({"type": "object"})
+            return LLMatcher.grammar_from_json_schema({"type": "object"}, defaults=_LAYOUT)
         case "json":
-            return LLMatcher.grammar_from_json_schema(_schema(structure))
+            return LLMatcher.grammar_from_json_schema(_schema(structure), defaults=_LAYOUT)
         case "regex":
             return LLMatcher.grammar_from_regex(structure.source)
         case "choice":

@@ -13,14 +13,21 @@ import platform
 import re
 from pathlib import Path
 
+from statemark.kernels import _core
+
 _PACKAGE = Path(__file__).resolve().parent.parent
-_PARTS = (("kernels", "*.so"), ("kernels", "*.py"), ("models", "*.py"))
 
 
 @functools.cache
 def arithmetic_digest() -> str:
     """Hexadecimal; equal in every process that would compute the same bits."""
-    return digest_of([path for part, kind in _PARTS for path in sorted((_PACKAGE / part).glob(kind))], machine())
+    return digest_of(arithmetic_files(), machine())
+
+
+def arithmetic_files() -> list[Path]:
+    """The compiled kernels, which an editable installation has elsewhere, and the Python that calls them."""
+    python = [path for part in ("kernels", "models") for path in sorted((_PACKAGE / part).glob("*.py"))]
+    return [Path(_core.__file__), *python]
 
 
 def digest_of(files: list[Path], facts: list[str]) -> str:
