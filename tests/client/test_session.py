@@ -57,7 +57,7 @@ def test_bodies_in_the_words_of_each_make():
     assert body("llamacpp")["cache_prompt"] is False
     assert "cache_salt" not in body("llamacpp")
     assert body("vllm")["return_tokens_as_token_ids"]
-    assert "return_tokens_as_token_ids" not in body("statemark")
+    assert body("statemark")["return_tokens_as_token_ids"]
     assert all(body(m)["temperature"] == 0 and "ignore_eos" not in body(m) for m in ("vllm", "sglang", "llamacpp"))
 
 

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statemark.probe.answer import Shift
-from statemark.probe.judge import COLD, EXIT_CODES, FOREIGN, LARGE, OWN, WORDS, Observation, contaminated, judge
+from statemark.probe.judge import COLD, EXIT_CODES, FOREIGN, LARGE, OWN, WORDS, Observation, Scale, contaminated, judge
 
 EDIT, FOREIGN_SHIFT = 2.0, 3.0
+SCALE = Scale(((1, EDIT),), FOREIGN_SHIFT)
 sizes = st.floats(1e-7, 10.0)
 
 
@@ -28,7 +29,7 @@ def clean() -> list[Observation]:
 
 
 def verdict(observations):
-    return judge(observations, edit=EDIT, foreign=FOREIGN_SHIFT)
+    return judge(observations, SCALE)
 
 
 @st.composite
@@ -64,7 +65,7 @@ def test_exact_needs_every_valid_answer_equal_and_every_needed_cell(history):
     assert result.reasons
 
 
-@given(histories, st.sampled_from([*OWN, *FOREIGN]), st.floats(0.5, 5))
+@given(histories, st.sampled_from([*OWN, *FOREIGN]), st.floats(LARGE * EDIT * 1.01, 5))
 def test_a_large_shift_on_a_hit_that_no_cold_cell_shows_is_contamination(history, cell, size):
     calm = [o for o in history if o.shift.exact]
     assert verdict([*clean(), *calm, seen(cell, size)]).kind == "contaminated"
@@ -126,7 +127,7 @@ def test_one_invalid_cell_is_no_clean_bill(cell):
 
 
 def test_documents_that_show_nothing_are_invalid():
-    assert judge(clean(), edit=0.0, foreign=0.0).kind == "invalid"
+    assert judge(clean(), Scale(((1, 0.0),), 0.0)).kind == "invalid"
 
 
 @given(histories)
@@ -135,8 +136,35 @@ def test_invalid_cells_weigh_nothing_in_sizes(history):
     assert verdict(spoiled).largest == 0.0
 
 
-@given(measured())
-def test_the_search_sees_what_the_judge_sees(o):
-    alone = contaminated(o, edit=EDIT, foreign=FOREIGN_SHIFT, control=0.0, own=0.0)
-    if o.valid and o.cell not in COLD:
-        assert alone == (verdict([*clean(), o]).kind == "contaminated")
+@given(histories)
+def test_contaminated_observations_and_the_verdict_agree(history):
+    assert bool(contaminated(history, SCALE)) == (verdict(history).kind == "contaminated")
+
+
+@given(st.integers(1, 2000), st.integers(1, 2000))
+def test_an_edit_weighs_less_the_more_tokens_stand_behind_it(near, far):
+    scale = Scale(((1, 4.0), (27, 2.0), (300, 0.25)), 3.0)
+    near, far = min(near, far), max(near, far)
+    assert scale.edit(near) >= scale.edit(far)
+
+
+def test_the_same_shift_is_rounding_right_behind_the_hit_and_foreign_far_from_it():
+    scale = Scale(((1, 4.0), (300, 0.25)), 3.0)
+    near, far = (replace(seen("again", 0.3), prompt=50 + behind, cached=50) for behind in (1, 300))
+    assert judge([*clean(), near], scale).kind == "drift"
+    assert judge([*clean(), far], scale).kind == "contaminated"
+
+
+@given(st.floats(1e-6, LARGE * EDIT / 2), st.booleans())
+def test_twins_tell_who_wrote_from_how_long_it_was(size, same):
+    written = replace(seen("writer", size), digest="a")
+    twin = replace(seen("twin", size), digest="a" if same else "b")
+    result = verdict([*clean(), written, twin])
+    assert result.kind == ("drift" if same else "contaminated")
+    assert ("chunk shape" in result.reasons[-1]) == same
+
+
+@given(st.floats(LARGE * EDIT * 1.01, 10))
+def test_no_twin_explains_a_large_shift(size):
+    written, twin = (replace(seen(cell, size), digest="a") for cell in ("writer", "twin"))
+    assert verdict([*clean(), written, twin]).kind == "contaminated"

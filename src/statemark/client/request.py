@@ -44,7 +44,7 @@ def body_of(ask: Ask, target: Target, *, stream: bool) -> dict[str, Any]:
         body["stream_options"] = {"include_usage": True}
     if ask.logprobs is not None:
         body |= {"logprobs": True, "top_logprobs": ask.logprobs} if ask.messages else {"logprobs": ask.logprobs}
-        if target.make == "vllm":
+        if target.make in ("statemark", "vllm"):
             body["return_tokens_as_token_ids"] = True  # two ids may have one text
     if ask.salt is not None and target.salts:
         body["cache_salt"] = ask.salt

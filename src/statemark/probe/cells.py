@@ -6,17 +6,21 @@ A, B are documents that share their first tokens. A cell has its own cache salt,
 from __future__ import annotations
 
 import asyncio
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from statemark.probe.answer import Answer, compare
 from statemark.probe.bench import Asked, Asker
 from statemark.probe.documents import Documents, Unit
-from statemark.probe.judge import Observation
+from statemark.probe.judge import Observation, Scale
 
 TAIL = 27  # tokens of B behind the shared ones, where nothing else is asked for
+_SCALE_LENGTH, _SCALE_DOCUMENTS = 640, 3
+_SCALE_BEHIND = (1, 8, 27, 90, 300)
 MATES = 3  # requests that decode beside B
-_MUTE = "the server doesn't say how many tokens it reused"
+MUTE = "the server doesn't say how many tokens it reused"
+NOTHING = "nothing was reused, although it could have been"
 
 
 @dataclass
@@ -96,32 +100,34 @@ class Cells:
         return [self._hit("again", asked, reference, length, run) for run, asked in enumerate(runs, 2)]
 
     async def written(
-        self, cell: str, shared: int, tails: Sequence[int], tail: int = TAIL, times: int = 2
+        self, cell: str, shared: int, tails: Sequence[int], tail: int = TAIL, times: int = 2, *, twin: bool = False
     ) -> list[Observation]:
-        """A with each of `tails` once, then B `times`; all share `shared` tokens.
+        """A with each of `tails` once, then B `times`; all share `shared` tokens. `twin`: other tokens in A's tails.
 
         Where no junction is kept before a second request leaves the prefix, B's first run may miss: then the later ones
         count. It is invalid if B never hits although it could.
         """
-        name = f"{cell} {shared} {tail}"
+        name = f"{cell} {shared} {tails} {tail}"
         prefix = self.documents.document(name, shared)
         units = [*prefix, *self.documents.fresh(f"{name} B", tail)]
         salt = self.salt()
         for i, n in enumerate(tails):
-            await self.asker.ask([*prefix, *self.documents.fresh(f"{name} A{i}", n)], salt)
+            await self.asker.ask([*prefix, *self.documents.fresh(f"{name} A{i} {'twin' * twin}", n)], salt)
         runs = [await self.asker.ask(units, salt) for _ in range(times)]
         reference = (await self.cold(units)).answer
         expected = self.expected(len(units), shared)
         why = ""
         if any(asked.cached is None for asked in runs):
-            why = _MUTE
+            why = MUTE
         elif cell == "writer" and expected and not runs[0].cached:
             why = "no request reused what another had written"
         elif expected and not any(asked.cached for asked in runs):
-            why = "nothing was reused, although it could have been"
-        label = f"{shared:,} shared, {len(units):,} in all"
+            why = NOTHING
+        written = " and ".join(f"{shared + n:,}" for n in tails)
+        label = f"{shared:,} of {len(units):,}, written by {written}"
         return [
-            _observed(cell, asked, reference, run, why, shared=shared, label=label) for run, asked in enumerate(runs, 1)
+            _observed("twin" if twin else cell, asked, reference, run, why, shared=shared, label=label)
+            for run, asked in enumerate(runs, 1)
         ]
 
     async def turns(self, length: int, count: int = 3) -> list[Observation]:
@@ -145,22 +151,31 @@ class Cells:
 
     def _hit(self, cell: str, asked: Asked, reference: Answer, shared: int, run: int, why: str = "") -> Observation:
         if asked.cached is None:
-            why = why or _MUTE
+            why = why or MUTE
         elif not asked.cached and self.expected(asked.prompt, shared):
-            why = why or "nothing was reused, although it could have been"
+            why = why or NOTHING
         return _observed(cell, asked, reference, run, why, shared=shared)
 
     # --- how much a change of the prompt moves ----------------------------------------------------------------
 
-    async def scales(self, length: int) -> tuple[float, float]:
-        """(shift of one token edited before the last ones, shift of another document in its place)."""
-        name = f"scale {length}"
-        prefix, tail = self.documents.fresh(name, length), self.documents.fresh(f"{name} tail", TAIL)
-        other = self.documents.fresh(f"{name} other", length)
-        reference = (await self.cold([*prefix, *tail])).answer
-        edited = (await self.cold([*self.documents.edited(prefix, length - 1), *tail])).answer
-        foreign = (await self.cold([*other, *tail])).answer
-        return compare(edited, reference).size, compare(foreign, reference).size
+    async def scale(self, limit: int) -> Scale:
+        """What an edited token makes, by how many tokens stand behind it, and what another document makes."""
+        length = min(limit, _SCALE_LENGTH)
+        distances = [d for d in _SCALE_BEHIND if 2 * d <= length]
+        edits: list[list[float]] = [[] for _ in distances]
+        foreign = []
+        for i in range(_SCALE_DOCUMENTS):
+            units = self.documents.fresh(f"scale {i}", length)
+            reference = (await self.cold(units)).answer
+            for found, behind in zip(edits, distances, strict=True):
+                edited = await self.cold(self.documents.edited(units, length - 1 - behind))
+                found.append(compare(edited.answer, reference).size)
+            other = [*self.documents.fresh(f"scale {i} other", length - TAIL), *units[-TAIL:]]
+            foreign.append(compare((await self.cold(other)).answer, reference).size)
+        return Scale(
+            tuple((d, statistics.median(found)) for d, found in zip(distances, edits, strict=True)),
+            statistics.median(foreign),
+        )
 
 
 def _observed(

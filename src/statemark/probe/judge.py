@@ -4,13 +4,18 @@ Two questions decide. Does a request that found nothing in the cache always say 
 other chunks)? The largest shift there is the `control`: what this server's arithmetic does by itself. And does a
 request that found something say what it says without? A shift that the control doesn't explain comes from the cache.
 
-How large is large, is measured as well, with the same model: `edit` is the shift that changing one token just before
-the boundary makes, `foreign` the shift that another document's prefix makes. A state of another position or request
-moves the numbers on that scale; rounding moves them far less.
+How large is large, is measured as well, with the same model: changing one token makes an `edit` shift, which fades with
+the tokens behind it, and another document's prefix a `foreign` one. A state of another position or request moves the
+numbers on that scale; rounding moves them far less.
+
+A small shift that only prefixes of other writers show may have two reasons: what the writer has left there, or merely
+where its longer or shorter prompt was cut into chunks. Twins tell: writers with other tokens and the same lengths. If
+the answer is the same bit for bit after either, it was the shape.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,10 +24,11 @@ from statemark.probe.answer import Shift
 
 COLD = ("repeat", "mates", "chunks")  # cells without a hit: what is not the cache's doing
 OWN = ("again", "mates hit")  # hits on what the same prompt has written
-FOREIGN = ("writer", "boundary", "turns")  # hits on what another request has written, an earlier turn included
+FOREIGN = ("writer", "boundary")  # hits on what another request has written
 NEEDED = ("repeat", "again", "writer")  # without these there is no verdict
 EXPLAINED = 4.0  # times the control: what one draw of rounding may be beyond another
-LARGE = 0.125  # of `edit` or `foreign`: not rounding any more
+LARGE = 0.25  # of an edit or another document: not rounding any more
+OFTEN, SEVERAL = 1 / 12, 3  # the same of so many prompts: rounding has rare large draws, a wrong state has many
 
 EXIT_CODES = {"exact": 0, "drift": 3, "contaminated": 4, "invalid": 5}
 
@@ -34,9 +40,34 @@ WORDS = {
     "mates hit": "hits among other requests that decode",
     "turns": "later turns of one conversation",
     "writer": "hits on prefixes that other requests have written",
-    "boundary": "hits on prefixes that end around block boundaries",
+    "boundary": "hits on prefixes around block boundaries",
+    "twin": "the same with other writers of equal lengths",
     "salt": "a request with a cache salt of its own",
 }
+
+
+@dataclass(frozen=True)
+class Scale:
+    """`edits`: (tokens behind the edited one, shift that it makes); `foreign`: shift that another document makes."""
+
+    edits: tuple[tuple[int, float], ...] = ()
+    foreign: float = 0.0
+
+    def edit(self, behind: int) -> float:
+        """What an edit with so many tokens behind it makes, between those measured; 0 where none was."""
+        if not self.edits:
+            return 0.0
+        (near, a), (far, b) = self.edits[0], self.edits[-1]
+        for d, size in self.edits:
+            if d <= behind:
+                near, a = d, size
+            else:
+                far, b = d, size
+                break
+        if behind <= near or far <= near:
+            return a
+        share = min(1.0, math.log(behind / near) / math.log(far / near))
+        return a + (b - a) * share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +88,13 @@ class Observation:
     digest: str = ""
     valid: bool = True
     why: str = ""
+
+    @property
+    def behind(self) -> int:
+        """Tokens from where the prompt may have been cut last: after what was reused, or where writers went on
+        differently, since a server may save a state there."""
+        cut = self.shared if self.shared < self.prompt else 0
+        return max(1, self.prompt - max(cut, self.cached or 0))
 
     def figures(self) -> dict[str, Any]:
         return {
@@ -88,18 +126,16 @@ class Verdict:
         return EXIT_CODES[self.kind]
 
 
-def judge(observations: Sequence[Observation], *, edit: float, foreign: float) -> Verdict:
-    """`edit` and `foreign`: see above; log-probability, natural log."""
+def judge(observations: Sequence[Observation], scale: Scale) -> Verdict:
+    """Sizes are differences of log-probabilities, natural logarithm."""
     valid = [o for o in observations if o.valid]
     moved = [o for o in valid if not o.shift.exact]
-    limits = {"edit": edit, "foreign": foreign}
-    control = max((o.shift.size for o in moved if o.cell in COLD and not _large(o, limits)), default=0.0)
-    own = max((o.shift.size for o in moved if o.cell in OWN and not _large(o, limits)), default=0.0)
-    bad = [o for o in moved if _contaminated(o, limits, control, own)]
+    control = _most(moved, COLD, scale)
+    bad = contaminated(observations, scale)
     largest = max((o.shift.size for o in moved), default=0.0)
     if bad:
         return _verdict("contaminated", bad, control, largest)
-    missing = _missing(observations, edit)
+    missing = _missing(observations, scale)
     if missing:
         return Verdict("invalid", missing, (), control, largest)
     if moved:
@@ -107,34 +143,48 @@ def judge(observations: Sequence[Observation], *, edit: float, foreign: float) -
     return Verdict("exact", (f"all {len(valid)} answers equal their cold reference bit for bit",), (), 0.0, 0.0)
 
 
-def contaminated(o: Observation, *, edit: float, foreign: float, control: float, own: float) -> bool:
-    """Whether this one observation, alone, is more than drift; for looking for a boundary."""
-    return not o.shift.exact and _contaminated(o, {"edit": edit, "foreign": foreign}, control, own)
+def contaminated(observations: Sequence[Observation], scale: Scale) -> list[Observation]:
+    """Those that are more than drift."""
+    large, small = suspects(observations, scale)
+    return [*large, *(o for o in small if not _has_twin(o, observations))]
 
 
-def _large(o: Observation, limits: dict[str, float]) -> bool:
-    scale = limits["foreign"] if o.cell in COLD else limits["edit"]
-    return o.shift.size > LARGE * scale
-
-
-def _contaminated(o: Observation, limits: dict[str, float], control: float, own: float) -> bool:
+def is_large(o: Observation, scale: Scale, share: float = LARGE) -> bool:
     if o.cell == "salt":
         return True
-    if o.cell in COLD:
-        return _large(o, limits)
-    if o.shift.size <= EXPLAINED * control:
-        return False
-    if o.cell in FOREIGN and o.shift.size > EXPLAINED * max(control, own):
-        return True  # it matters who wrote
-    return _large(o, limits)
+    return o.shift.size > share * (scale.foreign if o.cell in COLD else scale.edit(o.behind))
 
 
-def _missing(observations: Sequence[Observation], edit: float) -> tuple[str, ...]:
+def _most(moved: Sequence[Observation], cells: Sequence[str], scale: Scale) -> float:
+    return max((o.shift.size for o in moved if o.cell in cells and not is_large(o, scale)), default=0.0)
+
+
+def suspects(observations: Sequence[Observation], scale: Scale) -> tuple[list[Observation], list[Observation]]:
+    """What the control doesn't explain: large shifts, and small ones where it seems to matter who wrote."""
+    moved = [o for o in observations if o.valid and not o.shift.exact]
+    control, own = _most(moved, COLD, scale), _most(moved, OWN, scale)
+    hits = [o for o in moved if o.cell not in COLD and o.shift.size > EXPLAINED * control]
+    often = [o for o in hits if o.cell != "salt" and is_large(o, scale, OFTEN)]
+    share = OFTEN if len({(o.cell, o.label) for o in often}) >= SEVERAL else LARGE
+    large = [o for o in moved if o.cell in (*COLD, "salt") and is_large(o, scale)]
+    large += [o for o in hits if o.cell != "salt" and is_large(o, scale, share)]
+    seen = {id(o) for o in large}
+    writers = [o for o in hits if o.cell in FOREIGN and o.shift.size > EXPLAINED * max(control, own)]
+    return large, [o for o in writers if id(o) not in seen]
+
+
+def _has_twin(o: Observation, observations: Sequence[Observation]) -> bool:
+    """Whether writers with other tokens and the same lengths led to the same answer, bit for bit."""
+    twins = [t for t in observations if t.cell == "twin" and t.label == o.label and t.run == o.run and t.valid]
+    return bool(twins) and all((t.digest, t.cached) == (o.digest, o.cached) for t in twins)
+
+
+def _missing(observations: Sequence[Observation], scale: Scale) -> tuple[str, ...]:
     measured = {o.cell for o in observations if o.valid}
     reasons = [f"nothing valid was measured of: {WORDS[cell]}" for cell in NEEDED if cell not in measured]
     dead = [o for o in observations if not o.valid and o.cell != "salt"]
     reasons += sorted({f"{WORDS[o.cell]}: {o.why}" for o in dead})
-    if not edit > 0:
+    if not any(size > 0 for _, size in scale.edits):
         reasons.append("changing a token of the prompt doesn't change the answer: these documents can show nothing")
     return tuple(reasons)
 
@@ -147,13 +197,17 @@ def _verdict(kind: str, shown: list[Observation], control: float, largest: float
         worst = max(found, key=lambda o: o.shift.size)
         reasons.append(f"{WORDS[cell]}: {_effect(worst)}")
     if kind == "drift":
-        explained = [c for c in cells if c in COLD]
-        reasons.append(
-            f"explained by {' and '.join(WORDS[c] for c in explained)}, where the cache has no part"
-            if explained
-            else "hits differ a little from cold answers, whoever wrote the prefix"
-        )
+        reasons.append(_explanation(cells))
     return Verdict(kind, tuple(reasons), cells, control, largest)
+
+
+def _explanation(cells: Sequence[str]) -> str:
+    cold = [WORDS[c] for c in cells if c in COLD]
+    if "twin" in cells:
+        return "explained by chunk shape: writers of equal lengths lead to the same answer, whatever their tokens"
+    if cold:
+        return f"explained by {' and '.join(cold)}, where the cache has no part"
+    return "hits differ a little from cold answers, whoever wrote the prefix"
 
 
 def _effect(o: Observation) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from html import escape
 
 from statemark.probe.judge import WORDS, Observation
-from statemark.probe.report import boundary_words, grid_words, verdict_words
+from statemark.probe.report import boundary_words, grid_words, scale_words, verdict_words
 from statemark.probe.run import Result
 
 _ROW, _CELL, _LEFT = 26, 120, 330
@@ -58,8 +58,8 @@ def _body(result: Result) -> Iterator[str]:
         ("server", f"{result.server['name']} at {result.server['url']}"),
         ("model", result.server["model"]),
         ("blocks", grid_words(result.grid)),
-        ("one token edited", f"moves log-probabilities by {result.edit:.3g}"),
-        ("another document", f"moves them by {result.foreign:.3g}"),
+        ("one token edited", f"moves log-probabilities by {scale_words(result.scale)}"),
+        ("another document", f"moves them by {result.scale.foreign:.3g}"),
         ("without hits", f"they move by up to {verdict.control:.3g}"),
         ("cost", f"{cost.requests} requests, {cost.prompt_tokens:,} prompt tokens (estimated "
                  f"{expected.prompt_tokens:,}), {cost.completion_tokens:,} generated, {cost.seconds:.0f} s"),
@@ -92,7 +92,7 @@ def _matrix(result: Result) -> str:
 
 
 def _square(o: Observation, x: int, y: int, result: Result) -> str:
-    scale = result.edit or result.foreign or 1.0
+    scale = result.scale.edit(o.behind) or result.scale.foreign or 1.0
     if not o.valid:
         kind, text = "none", "invalid"
     elif o.shift.exact:

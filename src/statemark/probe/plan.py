@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import gcd
 
 from statemark.probe.answer import Answer
@@ -30,12 +31,16 @@ class Options:
         return dict(vars(self))
 
 
+Run = Callable[[], Awaitable[list[Observation]]]
+
+
 @dataclass(frozen=True)
 class Step:
-    """A cell with its name, which is how --resume knows it again."""
+    """A cell with its name, which is how --resume knows it again. `twin`: the same with other writers."""
 
     name: str
-    run: Callable[[], Awaitable[list[Observation]]]
+    run: Run
+    twin: Run | None = None
 
 
 def first_steps(cells: Cells, options: Options) -> list[Step]:
@@ -50,9 +55,14 @@ def main_steps(cells: Cells, options: Options) -> list[Step]:
     top, grid = options.limit, cells.grid
     shared = max((top - 2 * TAIL) // grid * grid, grid) if grid > 1 else top - 3 * TAIL
     middle = shared // 2 // grid * grid or shared
+
+    def written(name: str, cell: str, shared: int, tails: list[int], tail: int = TAIL) -> Step:
+        run = partial(cells.written, cell, shared, tails, tail)
+        return Step(name, run, partial(run, twin=True))
+
     steps = [
-        Step("writer, two", lambda: cells.written("writer", shared, [TAIL // 2, 2 * TAIL])),
-        Step("writer, two, shorter", lambda: cells.written("writer", max(middle - 7, 1), [TAIL, TAIL * 3], 2 * TAIL)),
+        written("writer, two", "writer", shared, [TAIL // 2, 2 * TAIL]),
+        written("writer, two, shorter", "writer", max(middle - 7, 1), [TAIL, TAIL * 3], 2 * TAIL),
         Step("turns", lambda: cells.turns(max(top // 2, min(top - 3 * (TAIL * 2 + 40), 2 * grid)))),
     ]
     if options.mates:
@@ -61,19 +71,21 @@ def main_steps(cells: Cells, options: Options) -> list[Step]:
             Step("chunks", lambda: cells.chunks(top // 2, [top // 3 + 11, top // 5 + 3, 37])),
             Step("chunks, longer", lambda: cells.chunks(top - 9, [top // 7 + 5])),
         ]
-    for length in boundary_lengths(grid, options):
-        steps.append(
-            Step(f"boundary {length}", lambda n=length: cells.written("boundary", n, [2 * TAIL]))  # type: ignore[misc]
-        )
+    for block in boundaries(grid, options):
+        steps += [written(f"boundary {n}", "boundary", n, [2 * TAIL]) for n in (block - 1, block, block + 1)]
+        # The ends of both prompts on either side of it: one of them has a boundary behind it that the other lacks.
+        near = block - TAIL - TAIL // 2
+        steps.append(written(f"tails {block} before, after", "boundary", near, [TAIL], 2 * TAIL))
+        steps.append(written(f"tails {block} after, before", "boundary", near, [2 * TAIL], TAIL))
     return steps
 
 
-def boundary_lengths(grid: int, options: Options) -> list[int]:
-    """Shared tokens on both sides of the first boundaries, and of the last one that fits."""
+def boundaries(grid: int, options: Options) -> list[int]:
+    """Positions of the first block boundaries, and of the last one that fits."""
     step = grid if grid >= 16 else FINE
     last = (options.limit - 3 * TAIL) // step
-    at = sorted({*range(1, min(options.boundaries, last) + 1), *([last] if last > 0 and options.boundaries else [])})
-    return [k * step + side for k in at for side in (-1, 0, 1)]
+    at = {*range(1, min(options.boundaries, last) + 1), *([last] if last > 0 and options.boundaries else [])}
+    return [k * step for k in sorted(at) if k * step > 2 * TAIL]
 
 
 def grid_of(observations: Iterable[Observation]) -> int | None:
@@ -115,6 +127,7 @@ async def estimate(options: Options, grid: int = FINE) -> Cost:
     cells = Cells(asker, Documents([1, 2, 3], 0), grid)
     for step in (*first_steps(cells, options), *main_steps(cells, options)):
         await step.run()
+    await cells.scale(options.limit)
     for _ in range(3):
         await asker.ask([0] * options.limit, "")
     return asker.cost

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from statemark.probe.judge import WORDS, Observation
+from statemark.probe.judge import WORDS, Observation, Scale
 from statemark.probe.run import Result
 
 _VERDICTS = {
@@ -25,8 +25,8 @@ def figures(result: Result) -> dict[str, Any]:
         "cells_that_show_it": list(result.verdict.cells),
         "largest_shift": result.verdict.largest,
         "control_shift": result.verdict.control,
-        "edit_shift": result.edit,
-        "foreign_shift": result.foreign,
+        "edit_shifts": [{"tokens_behind": behind, "shift": shift} for behind, shift in result.scale.edits],
+        "foreign_shift": result.scale.foreign,
         "block_tokens": result.grid,
         "boundary": result.boundary,
         "forced_beyond_end_of_turn": result.options.beyond_eos,
@@ -51,6 +51,10 @@ def boundary_words(boundary: dict[str, Any]) -> str:
     return text
 
 
+def scale_words(scale: Scale) -> str:
+    return ", ".join(f"{shift:.2g} ({behind} tokens behind it)" for behind, shift in scale.edits) or "an unknown amount"
+
+
 def verdict_words(kind: str) -> str:
     return _VERDICTS[kind]
 
@@ -60,8 +64,8 @@ def lines(result: Result) -> Iterator[str]:
     yield f"server    {result.server['name']} at {result.server['url']}, model {result.server['model']}"
     yield f"blocks    {grid_words(result.grid)}"
     yield (
-        f"scale     editing one token of the prompt moves log-probabilities by {result.edit:.3g}, "
-        f"another document by {result.foreign:.3g}"
+        f"scale     editing one token moves log-probabilities by {scale_words(result.scale)}; "
+        f"another document by {result.scale.foreign:.3g}"
     )
     yield ""
     yield f"{'cell':10}{'requests':>9}{'hits':>6}{'invalid':>9}{'equal':>7}{'largest shift':>15}{'first':>7}{'text':>6}"

@@ -14,7 +14,7 @@ from statemark.probe.answer import Shift
 from statemark.probe.bench import Bench, Cost
 from statemark.probe.cells import TAIL, Cells
 from statemark.probe.documents import Documents, Unit, word_pool
-from statemark.probe.judge import COLD, OWN, Observation, Verdict, contaminated, judge
+from statemark.probe.judge import FOREIGN, Observation, Scale, Verdict, contaminated, judge, suspects
 from statemark.probe.plan import Options, Step, first_steps, grid_of, main_steps
 
 Progress = Callable[[str, int, int], None]
@@ -29,8 +29,7 @@ class Result:
     observations: list[Observation]
     verdict: Verdict
     grid: int | None
-    edit: float
-    foreign: float
+    scale: Scale
     boundary: dict[str, Any] | None
     cost: Cost
     expected: Cost
@@ -42,6 +41,7 @@ class Memory:
 
     def __init__(self, path: Path | None, head: dict[str, Any]) -> None:
         self.cells: dict[str, list[Observation]] = {}
+        self.scale: Scale | None = None
         self._file: TextIO | None = None
         if path is None:
             return
@@ -66,6 +66,9 @@ class Memory:
         for line in lines[1:]:
             try:
                 data = json.loads(line)
+                if "scale" in data:
+                    self.scale = Scale(tuple((int(d), float(s)) for d, s in data["scale"]), float(data["foreign"]))
+                    continue
                 self.cells[data["name"]] = [_observation(o) for o in data["observations"]]
             except (ValueError, KeyError, TypeError):
                 continue  # cut off while it was written: that cell is measured again
@@ -73,6 +76,10 @@ class Memory:
     def keep(self, name: str, observations: list[Observation]) -> None:
         self.cells[name] = observations
         self._write({"name": name, "observations": [o.figures() for o in observations]})
+
+    def keep_scale(self, scale: Scale) -> Scale:
+        self._write({"scale": scale.edits, "foreign": scale.foreign})
+        return scale
 
     def _write(self, data: dict[str, Any]) -> None:
         if self._file is not None:
@@ -110,7 +117,7 @@ class Probe:
         self.progress = progress
         self.observations: list[Observation] = []
         self.notes: list[str] = []
-        self.edit = self.foreign = 0.0
+        self.scale = Scale()
 
     async def run(self) -> Result:
         target = self.bench.session.target
@@ -120,18 +127,20 @@ class Probe:
         grid: int | None = None
         boundary = None
         if await self._isolated(cells):
-            await self._steps(cells, first_steps(cells, self.options))
+            await self._steps(first_steps(cells, self.options))
             grid = grid_of(self.observations)
             cells.grid = grid or 1
             if grid is None:
                 self.notes.append(f"no prompt of up to {self.options.limit:,} tokens was reused when asked again")
-            self.edit, self.foreign = await cells.scales(self.options.limit - 2 * TAIL)
-            await self._steps(cells, main_steps(cells, self.options))
+            self.scale = self.memory.scale or self.memory.keep_scale(await cells.scale(self.options.limit))
+            steps = main_steps(cells, self.options)
+            await self._steps(steps)
+            await self._twins(steps)
             boundary = await self._search(cells)
-        verdict = judge(self.observations, edit=self.edit, foreign=self.foreign)
+        verdict = judge(self.observations, self.scale)
         return Result(
             {"url": target.url, "make": target.make, "name": target.name, "model": target.model},
-            self.options, self.observations, verdict, grid, self.edit, self.foreign, boundary,
+            self.options, self.observations, verdict, grid, self.scale, boundary,
             self.bench.cost, self.expected, self.notes,
         )  # fmt: skip
 
@@ -180,7 +189,7 @@ class Probe:
             self.notes.append("salts separate nothing, so nothing else can be measured")
         return not shared
 
-    async def _steps(self, cells: Cells, steps: list[Step]) -> None:
+    async def _steps(self, steps: list[Step]) -> None:
         for step in steps:
             self.progress(step.name, self.bench.cost.prompt_tokens, max(self.expected.prompt_tokens, 1))
             found = self.memory.cells.get(step.name)
@@ -189,9 +198,22 @@ class Probe:
                 self.memory.keep(step.name, found)
             self.observations += found
 
+    async def _twins(self, steps: list[Step]) -> None:
+        """Is it who wrote, or only how long the writer's prompt was? Asked until one answer has no explanation left."""
+        for step in steps:
+            large, small = suspects(self.observations, self.scale)
+            if large:
+                return  # too large for any chunk shape
+            mine = self.memory.cells[step.name]
+            if step.twin is None or not any(s is o for s in small for o in mine):
+                continue
+            await self._steps([Step(f"{step.name}, twin", step.twin)])
+            if any(s is o for s in contaminated(self.observations, self.scale) for o in mine):
+                return
+
     async def _search(self, cells: Cells) -> dict[str, Any] | None:
         """Between nothing shared and what was contaminated, the shortest shared prefix that spoils an answer."""
-        bad = [o for o in self.observations if o.cell in ("writer", "boundary", "again") and self._bad(o)]
+        bad = [o for o in contaminated(self.observations, self.scale) if o.cell in (*FOREIGN, "again")]
         if not bad:
             return None
         foreign = [o for o in bad if o.cell != "again"]
@@ -209,17 +231,6 @@ class Probe:
                 found = await cells.written("boundary", middle, [2 * TAIL])
             self.observations += found
             tries += 1
-            low, high = (low, middle) if any(self._bad(o) for o in found) else (middle, high)
+            spoiled = any(o is b for o in found for b in contaminated(self.observations, self.scale))
+            low, high = (low, middle) if spoiled else (middle, high)
         return {"cell": cell, "right_up_to": low, "wrong_from": high, "blocks": round(high / step, 2), "block": step}
-
-    def _bad(self, o: Observation) -> bool:
-        moved = [x for x in self.observations if x.valid]
-        scale = {"edit": self.edit, "foreign": self.foreign}
-        small = judge(moved, **scale)
-        own = [
-            x.shift.size for x in moved if x.cell in OWN and not contaminated(x, **scale, control=small.control, own=0)
-        ]
-        return o.valid and contaminated(o, **scale, control=small.control, own=max(own, default=0.0))
-
-
-__all__ = ["COLD", "Memory", "Probe", "Result"]

@@ -180,7 +180,8 @@ class _Call:
     def _logprobs(self, choice: Choice) -> dict[str, Any] | None:
         if not self.asked.logprobs:
             return None
-        return formats.chat_logprobs(self.model, choice.logprobs, self.asked.top_logprobs or 0)
+        named = formats.token_names(self.model, as_ids=self.asked.return_tokens_as_token_ids)
+        return formats.chat_logprobs(self.model, named, choice.logprobs, self.asked.top_logprobs or 0)
 
     def _prompt(self, answer: Answer) -> dict[str, Any]:
         """What was asked about the prompt; vLLM puts it beside `choices`."""

@@ -64,6 +64,7 @@ class _Call:
     ) -> None:
         self.asked = request
         self.model = model
+        self._named = formats.token_names(model, as_ids=request.return_tokens_as_token_ids)
         self.prompts = prompts  # as text, for echo
         self.requests = requests
         self.head = {
@@ -165,7 +166,7 @@ class _Call:
             "stop_reason": piece.stop_reason,
         }
         if asked.logprobs is not None:
-            part["logprobs"] = formats.legacy_logprobs(self.model, ids, rows, asked.logprobs, offset)
+            part["logprobs"] = formats.legacy_logprobs(self._named, ids, rows, asked.logprobs, offset)
         if asked.prompt_logprobs is not None and prompt_rows is not None:
             part["prompt_logprobs"] = formats.prompt_logprobs(self.model, prompt_rows, asked.prompt_logprobs)
         if asked.return_token_ids:

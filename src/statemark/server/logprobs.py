@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from statemark.engine.request import TokenLogprobs
 from statemark.server.served import ServedModel
+
+Names = Callable[[int], str]
 
 _LOWEST = -9999.0  # JSON has no -inf; this is what clients of OpenAI and vLLM expect in its place
 
@@ -16,12 +18,17 @@ def number(value: float) -> float:
     return value if math.isfinite(value) else _LOWEST
 
 
-def chat_logprobs(model: ServedModel, rows: Iterable[TokenLogprobs], top: int) -> dict[str, Any]:
+def token_names(model: ServedModel, *, as_ids: bool) -> Names:
+    """What tokens are called: by their text, or by their id where two must not be taken for one."""
+    return (lambda token_id: f"token_id:{token_id}") if as_ids else model.token_text
+
+
+def chat_logprobs(model: ServedModel, named: Names, rows: Iterable[TokenLogprobs], top: int) -> dict[str, Any]:
     """OpenAI's chat shape: {"content": [{token, logprob, bytes, top_logprobs}]}."""
 
     def entry(token_id: int, logprob: float) -> dict[str, Any]:
         return {
-            "token": model.token_text(token_id),
+            "token": named(token_id),
             "logprob": number(logprob),
             "bytes": list(model.token_bytes(token_id)),
         }
@@ -37,10 +44,10 @@ def chat_logprobs(model: ServedModel, rows: Iterable[TokenLogprobs], top: int) -
 
 
 def legacy_logprobs(
-    model: ServedModel, ids: Sequence[int], rows: Sequence[TokenLogprobs | None], top: int, offset: int
+    named: Names, ids: Sequence[int], rows: Sequence[TokenLogprobs | None], top: int, offset: int
 ) -> dict[str, Any]:
     """The completions shape: four lists, one item a token. A row of None is the first prompt token's."""
-    tokens = [model.token_text(token_id) for token_id in ids]
+    tokens = [named(token_id) for token_id in ids]
     offsets = []
     for token in tokens:
         offsets.append(offset)
@@ -48,17 +55,17 @@ def legacy_logprobs(
     return {
         "tokens": tokens,
         "token_logprobs": [None if row is None else number(row.logprob) for row in rows],
-        "top_logprobs": [None if row is None else _legacy_top(model, row, top) for row in rows] if top else None,
+        "top_logprobs": [None if row is None else _legacy_top(named, row, top) for row in rows] if top else None,
         "text_offset": offsets,
     }
 
 
-def _legacy_top(model: ServedModel, row: TokenLogprobs, top: int) -> dict[str, float]:
+def _legacy_top(named: Names, row: TokenLogprobs, top: int) -> dict[str, float]:
     """The most likely tokens and the chosen one. Two ids with one text keep the likelier's number."""
     found: dict[str, float] = {}
     for token_id, logprob in zip(row.top_ids[:top], row.top_logprobs[:top], strict=True):
-        found.setdefault(model.token_text(token_id), number(logprob))
-    found.setdefault(model.token_text(row.token_id), number(row.logprob))
+        found.setdefault(named(token_id), number(logprob))
+    found.setdefault(named(row.token_id), number(row.logprob))
     return found
 
 

@@ -88,6 +88,7 @@ class CommonRequest(HandledRequest):
     skip_special_tokens: bool | None = None
     prompt_logprobs: int | None = None
     return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False  # log-probabilities name tokens token_id:N: several may have one text
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: str | dict[str, Any] | None = None  # vLLM's older names for the same
