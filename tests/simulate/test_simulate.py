@@ -251,13 +251,13 @@ def test_the_command_prints_a_table_one_object_and_a_page_of_its_own(tmp_path: P
     words = [str(path), "--model", MODEL, "--budget", "1024", "--budget", "2048", "--html", str(page)]
     done = CliRunner().invoke(command, words, catch_exceptions=False)
     assert done.exit_code == 0
-    for name in ("vllm-0.32 @ 1024", "exact @ 2048", "fast @ 2048", "statemark @ 1024"):
+    for name in ("vllm-0.32 @ 1024", "exact @ 2048", "fast @ 2048", "statemark @ 1024", "llama.cpp @ 2048"):
         assert name in done.stdout
     text = page.read_text()
     assert "<svg" in text
     assert not any(word in text for word in ("http:", "https:", "<script", "<link", "@import", "url("))
     found = json.loads(CliRunner().invoke(command, [*words, "--json"], catch_exceptions=False).stdout)
     assert {(r["rule"], r["budget"]) for r in found["results"]} == {
-        (rule, budget) for rule in ("vllm-0.32", "exact", "fast", "statemark") for budget in (1024, 2048)
+        (rule, budget) for rule in ("vllm-0.32", "exact", "fast", "statemark", "llama.cpp") for budget in (1024, 2048)
     }
     assert all(r["ttft"]["p50"] > 0 and r["per_p90"] > 0 for r in found["results"])

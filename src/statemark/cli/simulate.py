@@ -18,8 +18,9 @@ from statemark.errors import ConfigurationError
 from statemark.simulate.cost import Cost, fit_cost, parse_cost
 from statemark.simulate.formats import Trace, read_trace
 from statemark.simulate.page import draw_page, label
-from statemark.simulate.scenario import ALL_RULES, Load, Result, simulate
+from statemark.simulate.scenario import ALL_RULES, DEFAULT_SLOTS, Load, Result, simulate
 from statemark.simulate.server import Outcome
+from statemark.simulate.slots import SlotFlags, parse_slot_flags
 
 _EXAMPLES = """\b
 Examples:
@@ -48,6 +49,7 @@ Examples:
 @click.option("--speed", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True, help="Of the trace.")
 @click.option("--together", type=click.IntRange(1), help="Always so many requests at once, whatever the trace's times.")
 @click.option("--accepted", type=click.FloatRange(0), default=0.0, help="Drafts that hold, of each decode step's.")
+@click.option("--llama", metavar="parallel=N,...", help="llama-server's flags, for the rule llama.cpp.")
 @click.option("--limit", type=click.IntRange(1), help="Only the first so many requests.")
 @click.option("--skip-bad", is_flag=True, help="Pass over lines that can't be read.")
 @click.option("--gpu", metavar="NAME", help=f"Where it runs: {', '.join(known_names())}. [default: h100]")
@@ -65,6 +67,7 @@ def command(
     speed: float,
     together: int | None,
     accepted: float,
+    llama: str | None,
     limit: int | None,
     skip_bad: bool,
     gpu: str | None,
@@ -89,7 +92,8 @@ def command(
     cost, source = _cost(cost_text, fit, steps[0])
     blocks = setup.blocks if setup.memory_known or setup.flags.blocks_override is not None else None
     chosen = list(dict.fromkeys(rules)) or list(ALL_RULES)
-    runs = _run(read, setup, chosen, steps, cost, Load(speed, together), blocks, accepted)
+    slots = DEFAULT_SLOTS if llama is None else parse_slot_flags(llama)
+    runs = _run(read, setup, chosen, steps, cost, Load(speed, together), blocks, accepted, slots)
     memory = "without limit" if blocks is None else f"{blocks:,} blocks"
     notes = (
         f"{read.name}: {len(read.requests):,} requests of {read.prompt_tokens:,} tokens, {len(read.bad)} bad lines",
@@ -123,6 +127,7 @@ def _run(
     load: Load,
     blocks: int | None,
     accepted: float,
+    slots: SlotFlags,
 ) -> list[tuple[Result, Outcome]]:
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -133,7 +138,7 @@ def _run(
                 task = bar.add_task(f"{rule} @ {budget}", total=len(trace.requests))
                 found.append(
                     simulate(
-                        trace, setup, rule, budget, cost, load, blocks=blocks, accepted=accepted,
+                        trace, setup, rule, budget, cost, load, blocks=blocks, accepted=accepted, slots=slots,
                         progress=lambda done, task=task: bar.update(task, completed=done),  # type: ignore[misc]
                     )
                 )  # fmt: skip

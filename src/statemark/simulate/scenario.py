@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from statemark.align import RULES, Setup, frame_of, make_rule
+from statemark.align.kv_bytes import token_bytes
+from statemark.align.states import StateDtypes, state_bytes
 from statemark.errors import ConfigurationError
 from statemark.simulate.align_backend import AlignBackend
 from statemark.simulate.backend import Backend
@@ -19,9 +21,13 @@ from statemark.simulate.cost import Cost
 from statemark.simulate.formats import Trace
 from statemark.simulate.marks_backend import MarksBackend
 from statemark.simulate.server import Limits, Outcome, Server
+from statemark.simulate.slot_server import SlotServer
+from statemark.simulate.slots import SlotCache, SlotFlags
 
 ENGINE = "statemark"
-ALL_RULES = (*RULES, ENGINE)
+LLAMA = "llama.cpp"
+ALL_RULES = (*RULES, ENGINE, LLAMA)
+DEFAULT_SLOTS = SlotFlags()
 PERCENTILES = (50, 90, 99)
 
 
@@ -75,9 +81,14 @@ def simulate(
     *,
     blocks: int | None = None,
     accepted: float = 0.0,
+    slots: SlotFlags = DEFAULT_SLOTS,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[Result, Outcome]:
-    """`blocks`: the pool of one rank, None without limit. `accepted`: drafts that hold, of each decode step's."""
+    """`blocks`: the pool of one rank, None without limit. `accepted`: drafts that hold, of each decode step's. `slots`:
+    llama-server's flags, where that is the rule."""
+    if rule == LLAMA:
+        outcome = _slot_server(setup, budget, slots, cost, load).run(trace.requests, progress)
+        return _result(trace, rule, budget, None, outcome), outcome
     backend, limits = _server_of(setup, rule, budget, blocks, accepted)
     server = Server(backend, cost, limits, speed=load.speed, together=load.together)
     outcome = server.run(trace.requests, progress)
@@ -116,7 +127,19 @@ def _server_of(setup: Setup, rule: str, budget: int, blocks: int | None, accepte
     return AlignBackend(geometry, frame, make_rule(rule, frame), blocks), limits
 
 
-def _result(trace: Trace, rule: str, budget: int, backend: Backend, outcome: Outcome) -> Result:
+def _slot_server(setup: Setup, budget: int, flags: SlotFlags, cost: Cost, load: Load) -> SlotServer:
+    """llama-server on this model: the budget is its batch, keys and values have 16 bits, states are float32. Neither
+    drafts nor several devices."""
+    shape, longest = setup.shape, setup.geometry.max_model_len
+    attention = token_bytes(shape.attention, "float16", shape.dtype, 1) * shape.attention_layers
+    whole = StateDtypes("float32", "float32")
+    state = sum(r.layers * state_bytes(r.kind.tensors(1, 0, whole)) for r in shape.recurrent)
+    context = longest if flags.unified else longest * flags.parallel
+    cache = SlotCache(flags, budget, attention, state, context)
+    return SlotServer(cache, cost, budget, longest, speed=load.speed, together=load.together)
+
+
+def _result(trace: Trace, rule: str, budget: int, backend: Backend | None, outcome: Outcome) -> Result:
     output = {r.number: r.output for r in trace.requests}
     asked = sum(r.prompt for r in trace.requests if r.number in outcome.hits)
     ended = [outcome.whole[n] / output[n] for n in outcome.whole]

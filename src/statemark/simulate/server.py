@@ -122,7 +122,7 @@ class Server:
     # --- many decode steps at once ----------------------------------------------------------------------------
 
     def _decode_on(self) -> None:
-        """Take all steps up to the one before the next event, or up to the next arrival."""
+        """Take all steps up to the one before the next event, or before the one in which a request arrives."""
         while self._events and not self._valid(self._events[0]):
             heapq.heappop(self._events)
         steps = self._events[0][0] - self._tick - 1
@@ -131,9 +131,9 @@ class Server:
         if self._together is None and self._next is not None and not self._waiting:
             due = self._next.at / self._speed - self._now
             low, high = 0, steps
-            while low < high:  # the step in which it arrives is run to its end
+            while low < high:  # the step in which it arrives is the one that comes after these
                 middle = (low + high) // 2
-                if self._decode_seconds(middle) >= due:
+                if self._decode_seconds(middle + 1) >= due:
                     high = middle
                 else:
                     low = middle + 1

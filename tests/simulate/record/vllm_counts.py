@@ -1,6 +1,6 @@
 """Asks a real vLLM for CPUs the workload and records how many prompt tokens of each request it took from its cache.
 
-    nice python tests/simulate/record/vllm_counts.py [name ...]       where vLLM 0.32 for CPUs is installed
+    python tests/simulate/record/vllm_counts.py [name ...]       where vLLM 0.32 for CPUs is installed
 
 Writes tests/simulate/data/vllm_counts.json. A tiny model with dummy weights; a wave is one call of `generate`.
 """
@@ -76,12 +76,10 @@ def ask(name: str) -> dict[str, Any]:
         for wave in range(asks[-1].wave + 1):
             batch = [a for a in asks if a.wave == wave]
             prompts = [{"prompt_token_ids": tokens(a.parts, answers)} for a in batch]
-            sampling = [
-                SamplingParams(max_tokens=a.output, ignore_eos=True, temperature=2.0, seed=1000 + a.number)
-                for a in batch
-            ]
+            sampling = [SamplingParams(max_tokens=a.output, ignore_eos=True, temperature=2.0) for a in batch]
             done = llm.generate(prompts, sampling, use_tqdm=False)
             cached += [d.num_cached_tokens for d in done]
+            print(f"{name}: {len(cached)} asked", file=sys.stderr, flush=True)
             answers.update((a.answer, list(d.outputs[0].token_ids)) for a, d in zip(batch, done, strict=True))
         return {
             "block": scheduler.block_size,
@@ -131,7 +129,14 @@ def record(names: list[str]) -> dict[str, Any]:
         text=True,
         check=True,
         timeout=3600,
-        env={**os.environ, "PYTHONPATH": path, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
+        # One thread: two that wait for each other crawl on a machine that does other things besides.
+        env={
+            **os.environ,
+            "PYTHONPATH": path,
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "OMP_NUM_THREADS": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        },
     )
     found = [json.loads(line[7:]) for line in done.stdout.splitlines() if line.startswith("RECORD ")]
     return {record.pop("name"): record for record in found}
