@@ -37,6 +37,7 @@ class StandIn:
     bodies: list[dict] = field(default_factory=list)
     hits: int = 0
     busy: int = 0  # answers of 429 that are still to come
+    from_visit: int = 2  # a prefix is known from so many requests on that began with it
     cut_after: int | None = None  # events of a stream before it is cut off
     _known: list[tuple[str, list[int]]] = field(default_factory=list)
 
@@ -85,13 +86,16 @@ class StandIn:
         best: tuple[int, list[int] | None] = (0, None)
         if body.get("cache_prompt", True):
             for known, old in self._known:
-                if known == salt:
+                if known == salt and self._visits(salt, old) >= self.from_visit - 1:
                     same = next((i for i, (a, b) in enumerate(zip(prompt, old, strict=False)) if a != b), None)
                     same = min(len(prompt), len(old)) if same is None else same
                     hit = min(same, len(prompt) - 1) // self.block * self.block
                     best = max(best, (hit, old), key=lambda b: b[0])
         self._known.append((salt, prompt))
         return best if best[0] else (0, None)
+
+    def _visits(self, salt: str, prompt: list[int]) -> int:
+        return sum(1 for known, old in self._known if known == salt and old[: len(prompt)] == prompt)
 
     @staticmethod
     def _row(prompt: list[int], shift: float) -> list[tuple[str, float]]:

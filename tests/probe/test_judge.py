@@ -168,3 +168,16 @@ def test_twins_tell_who_wrote_from_how_long_it_was(size, same):
 def test_no_twin_explains_a_large_shift(size):
     written, twin = (replace(seen(cell, size), digest="a") for cell in ("writer", "twin"))
     assert verdict([*clean(), written, twin]).kind == "contaminated"
+
+
+def test_drift_of_later_turns_alone_is_told_from_what_cold_answers_explain():
+    result = verdict([*clean(), seen("mates", 1e-6), seen("turns", 0.02)])
+    assert result.kind == "drift"
+    assert "token by token" in result.reasons[-1]
+
+
+def test_an_unused_cache_comes_with_advice():
+    idle = replace(seen("again", valid=False), why="nothing was reused, although it could have been")
+    result = verdict([*clean(), idle])
+    assert result.kind == "invalid"
+    assert any("--limit" in reason for reason in result.reasons)

@@ -64,6 +64,13 @@ def test_a_cache_that_never_hits_is_invalid_and_not_clean():
     assert (result.verdict.kind, result.grid) == ("invalid", None)
 
 
+def test_a_cache_that_keeps_only_what_comes_twice_is_told_and_judged():
+    """What a real vLLM does with some lengths: the first re-ask misses, later ones hit."""
+    result = probe(StandIn(from_visit=3), Options(limit=640, boundaries=0, mates=False))
+    assert any("reused nothing at first" in note for note in result.notes)
+    assert all(o.valid for o in result.observations if o.cell == "again")
+
+
 def test_salts_that_separate_nothing():
     result = probe(StandIn(salts=False))
     assert (result.verdict.kind, result.verdict.cells) == ("contaminated", ("salt",))

@@ -47,9 +47,9 @@ class Asker(Protocol):
 
 
 class Company(Protocol):
-    """Other requests that run meanwhile. `end` stops them and says whether all of them ran until then."""
+    """Other requests that run meanwhile. `end` stops them and says what kept them from running until then."""
 
-    async def end(self) -> bool: ...
+    async def end(self) -> str: ...
 
 
 class Bench:

@@ -8,19 +8,18 @@ from __future__ import annotations
 import asyncio
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from statemark.probe.answer import Answer, compare
 from statemark.probe.bench import Asked, Asker
 from statemark.probe.documents import Documents, Unit
-from statemark.probe.judge import Observation, Scale
+from statemark.probe.judge import NOTHING, Observation, Scale
 
 TAIL = 27  # tokens of B behind the shared ones, where nothing else is asked for
 _SCALE_LENGTH, _SCALE_DOCUMENTS = 640, 3
 _SCALE_BEHIND = (1, 8, 27, 90, 300)
 MATES = 3  # requests that decode beside B
 MUTE = "the server doesn't say how many tokens it reused"
-NOTHING = "nothing was reused, although it could have been"
 
 
 @dataclass
@@ -32,6 +31,7 @@ class Cells:
     grid: int = 1
     mate_tokens: int = 2048  # how long requests that decode beside B would go on
     serial: int = 0
+    notes: list[str] = field(default_factory=list)
 
     def salt(self) -> str:
         self.serial += 1
@@ -56,18 +56,19 @@ class Cells:
             found.append(self._cold_observation("repeat", asked, reference.answer, run))
         return found
 
-    async def mates(self, length: int) -> list[Observation]:
-        """B cold, and B as a hit, while others decode."""
+    async def mates(self, length: int, tokens: int | None = None) -> list[Observation]:
+        """B cold, and B as a hit, while others decode; `tokens`: how many each of them would."""
         units = self.documents.document(f"mates {length}", length)
         prompts = [self.documents.fresh(f"mate {i} {length}", 24 + 5 * i) for i in range(MATES)]
-        company = await self.asker.company(prompts, self.salt(), self.mate_tokens)
+        company = await self.asker.company(prompts, self.salt(), tokens or self.mate_tokens)
         warm = self.salt()
         first = await self.cold(units)
         await self.asker.ask(units, warm)
         second = await self.asker.ask(units, warm)
-        there = await company.end()
+        if second.cached == 0:
+            second = await self.asker.ask(units, warm)
+        gone = await company.end()
         reference = (await self.cold(units)).answer
-        gone = "" if there else "the other requests ended before the measured one"
         cold = self._cold_observation("mates", first, reference, 1, gone)
         return [cold, self._hit("mates hit", second, reference, len(units), 2, gone)]
 
@@ -78,9 +79,8 @@ class Cells:
         company = await self.asker.company(prompts, self.salt(), 1)
         await asyncio.sleep(0)
         asked = await self.cold(units)
-        there = await company.end()
+        gone = await company.end()
         reference = (await self.cold(units)).answer
-        gone = "" if there else "the other requests failed"
         return [self._cold_observation("chunks", asked, reference, 1, gone)]
 
     def _cold_observation(self, cell: str, asked: Asked, reference: Answer, run: int, why: str = "") -> Observation:
@@ -91,13 +91,17 @@ class Cells:
     # --- with hits ------------------------------------------------------------------------------------------
 
     async def again(self, length: int, times: int = 2) -> list[Observation]:
-        """The same prompt over again."""
+        """The same prompt over again. Some servers keep a state only when a prompt comes for the second time: an early
+        miss is said in a note, and it is invalid if none of them hits."""
         units = self.documents.document(f"again {length}", length)
         salt = self.salt()
         await self.asker.ask(units, salt)
         runs = [await self.asker.ask(units, salt) for _ in range(times)]
         reference = (await self.cold(units)).answer
-        return [self._hit("again", asked, reference, length, run) for run, asked in enumerate(runs, 2)]
+        late = bool(runs[-1].cached)
+        if late and runs[0].cached == 0:
+            self.notes.append(f"{length:,} tokens asked again reused nothing at first, and {runs[-1].cached:,} later")
+        return [self._hit("again", asked, reference, length, run, late=late) for run, asked in enumerate(runs, 2)]
 
     async def written(
         self, cell: str, shared: int, tails: Sequence[int], tail: int = TAIL, times: int = 2, *, twin: bool = False
@@ -149,10 +153,12 @@ class Cells:
             found.append(self._hit("turns", asked, reference, shared, len(found) + 2))
         return found
 
-    def _hit(self, cell: str, asked: Asked, reference: Answer, shared: int, run: int, why: str = "") -> Observation:
+    def _hit(
+        self, cell: str, asked: Asked, reference: Answer, shared: int, run: int, why: str = "", *, late: bool = False
+    ) -> Observation:
         if asked.cached is None:
             why = why or MUTE
-        elif not asked.cached and self.expected(asked.prompt, shared):
+        elif not asked.cached and not late and self.expected(asked.prompt, shared):
             why = why or NOTHING
         return _observed(cell, asked, reference, run, why, shared=shared)
 

@@ -16,16 +16,18 @@ class Streams:
         self.tasks = tasks
         self.decoding = decoding
 
-    async def end(self) -> bool:
-        """Stop what still runs. True if they did what they were for: decoded to this moment, or were answered."""
-        running = not any(task.done() for task in self.tasks)
-        if not self.decoding:
-            results = await asyncio.gather(*self.tasks, return_exceptions=True)
-            return not any(isinstance(r, BaseException) for r in results)
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
-        return running
+    async def end(self) -> str:
+        """Stop what still runs. Empty if they did what they were for, decoded to this moment or were answered; else
+        what became of them."""
+        early = sum(task.done() for task in self.tasks) if self.decoding else 0
+        if self.decoding:
+            for task in self.tasks:
+                task.cancel()
+        results = await asyncio.gather(*self.tasks, return_exceptions=True)
+        failed = [r for r in results if isinstance(r, Exception)]
+        if failed:
+            return f"{len(failed)} of the other requests failed: {failed[0]}"
+        return f"{early} of the other requests ended before the measured one" if early else ""
 
 
 async def start_company(session: Session, asks: Sequence[Ask], *, wait: bool) -> Streams:

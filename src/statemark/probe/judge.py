@@ -30,6 +30,9 @@ EXPLAINED = 4.0  # times the control: what one draw of rounding may be beyond an
 LARGE = 0.25  # of an edit or another document: not rounding any more
 OFTEN, SEVERAL = 1 / 12, 3  # the same of so many prompts: rounding has rare large draws, a wrong state has many
 
+NOTHING = "nothing was reused, although it could have been"
+_ADVICE = "if the cache was full or used by others: lower --limit, give the server more memory for it, or ask it alone"
+
 EXIT_CODES = {"exact": 0, "drift": 3, "contaminated": 4, "invalid": 5}
 
 WORDS = {
@@ -184,6 +187,8 @@ def _missing(observations: Sequence[Observation], scale: Scale) -> tuple[str, ..
     reasons = [f"nothing valid was measured of: {WORDS[cell]}" for cell in NEEDED if cell not in measured]
     dead = [o for o in observations if not o.valid and o.cell != "salt"]
     reasons += sorted({f"{WORDS[o.cell]}: {o.why}" for o in dead})
+    if any(o.why == NOTHING for o in dead):
+        reasons.append(_ADVICE)
     if not any(size > 0 for _, size in scale.edits):
         reasons.append("changing a token of the prompt doesn't change the answer: these documents can show nothing")
     return tuple(reasons)
@@ -197,16 +202,20 @@ def _verdict(kind: str, shown: list[Observation], control: float, largest: float
         worst = max(found, key=lambda o: o.shift.size)
         reasons.append(f"{WORDS[cell]}: {_effect(worst)}")
     if kind == "drift":
-        reasons.append(_explanation(cells))
+        beyond = tuple(c for c in cells if any(o.cell == c and o.shift.size > EXPLAINED * control for o in shown))
+        reasons.append(_explanation(cells, beyond))
     return Verdict(kind, tuple(reasons), cells, control, largest)
 
 
-def _explanation(cells: Sequence[str]) -> str:
+def _explanation(cells: Sequence[str], beyond: Sequence[str]) -> str:
+    """`beyond`: the cells whose shifts are more than what cold answers show."""
     cold = [WORDS[c] for c in cells if c in COLD]
     if "twin" in cells:
         return "explained by chunk shape: writers of equal lengths lead to the same answer, whatever their tokens"
-    if cold:
+    if cold and not beyond:
         return f"explained by {' and '.join(cold)}, where the cache has no part"
+    if tuple(beyond) == ("turns",):
+        return "likely chunk shape: answers were computed token by token, and in the cold reference as a prompt"
     return "hits differ a little from cold answers, whoever wrote the prefix"
 
 

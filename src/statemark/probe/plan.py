@@ -36,11 +36,13 @@ Run = Callable[[], Awaitable[list[Observation]]]
 
 @dataclass(frozen=True)
 class Step:
-    """A cell with its name, which is how --resume knows it again. `twin`: the same with other writers."""
+    """A cell with its name, which is how --resume knows it again. `twin`: the same with other writers;
+    `smaller`: the same for a server that has too little room for it."""
 
     name: str
     run: Run
     twin: Run | None = None
+    smaller: Run | None = None
 
 
 def first_steps(cells: Cells, options: Options) -> list[Step]:
@@ -67,7 +69,7 @@ def main_steps(cells: Cells, options: Options) -> list[Step]:
     ]
     if options.mates:
         steps += [
-            Step("mates", lambda: cells.mates(top * 3 // 4)),
+            Step("mates", lambda: cells.mates(top * 3 // 4), smaller=lambda: cells.mates(top // 4, top)),
             Step("chunks", lambda: cells.chunks(top // 2, [top // 3 + 11, top // 5 + 3, 37])),
             Step("chunks, longer", lambda: cells.chunks(top - 9, [top // 7 + 5])),
         ]
@@ -98,8 +100,8 @@ def grid_of(observations: Iterable[Observation]) -> int | None:
 
 
 class _Nobody:
-    async def end(self) -> bool:
-        return True
+    async def end(self) -> str:
+        return ""
 
 
 class _Counting:

@@ -121,7 +121,7 @@ class Probe:
 
     async def run(self) -> Result:
         target = self.bench.session.target
-        cells = Cells(self.bench, await self._documents())
+        cells = Cells(self.bench, await self._documents(), notes=self.notes)
         room = target.max_model_len or self.options.limit + 2048
         cells.mate_tokens = max(16, min(2048, room - 64))
         grid: int | None = None
@@ -195,6 +195,10 @@ class Probe:
             found = self.memory.cells.get(step.name)
             if found is None:
                 found = await step.run()
+                failed = next((o.why for o in found if not o.valid), "")
+                if failed and step.smaller is not None:
+                    self.notes.append(f"{step.name}: tried again with shorter requests ({failed})")
+                    found = await step.smaller()
                 self.memory.keep(step.name, found)
             self.observations += found
 
