@@ -102,6 +102,34 @@ def test_the_header_may_open_the_think_section_or_close_it(
     assert (found["reasoning"], found["content"]) == (reasoning or "", content)
 
 
+@pytest.mark.parametrize(
+    ("header", "text", "thought"),
+    [
+        ("", "<think>\nhm\n</think>\n\nso", "<think>\nhm\n</think>"),
+        ("<think>\n", "why\n</think>\n\nso", "why\n</think>"),
+        ("<think>\n", "cut off", "cut off."),  # the end of text as well: it came while thinking
+        ("<think>\n\n</think>\n\n", "so", ""),
+        ("", "a </think> b", ""),
+        ("", "<thinking", ""),
+    ],
+)
+def test_tokens_of_think_sections_are_counted_in_every_api(
+    chat: openai.OpenAI, script: ScriptedModel, header: str, text: str, thought: str
+) -> None:
+    """Every letter is a token here; the tags are thought, too."""
+    script.header = header
+    script.scripts = [text] * 5
+    answer = chat.chat.completions.create(**ASK, n=2)
+    assert answer.usage.completion_tokens_details.reasoning_tokens == 2 * len(thought)
+    assert answer.usage.completion_tokens == 2 * (len(text) + 1)
+    *_, last = chat.chat.completions.create(**ASK, stream=True, stream_options={"include_usage": True})
+    assert last.usage.completion_tokens_details.reasoning_tokens == len(thought)
+    response = chat.responses.create(model="scripted", input="hi")
+    assert response.usage.output_tokens_details.reasoning_tokens == len(thought)
+    *_, ended = chat.responses.create(model="scripted", input="hi", stream=True)
+    assert ended.response.usage.output_tokens_details.reasoning_tokens == len(thought)
+
+
 def test_a_continued_message_goes_on_where_it_was(chat: openai.OpenAI, script: ScriptedModel) -> None:
     def ask(begun: str) -> Any:
         messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": begun}]

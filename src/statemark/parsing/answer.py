@@ -34,9 +34,17 @@ class AnswerParser:
         self._source = Source()
         self._events: list[Event] = []
         self._calls = CallWriter(self._source, tools or {}, self._events.append, max_calls)
+        self._reasoned: int | None = 0
         self._steps = self._answer(form.thinks, form.tools if tools else None, in_reasoning)
         self._ended = False
         self._advance()
+
+    @property
+    def reasoning_chars(self) -> int:
+        """Characters from the answer's beginning to the end of its think section, tags included; of those so far."""
+        if self._reasoned is None:
+            return self._source.forgotten + len(self._source.data)
+        return self._reasoned
 
     def push(self, text: str) -> list[Event]:
         self._source.push(text)
@@ -88,10 +96,12 @@ class AnswerParser:
             if not in_reasoning:
                 source.at = 0
         if thinks and in_reasoning:
+            self._reasoned = None
             source.cut()
             yield from source.space()
             source.cut()
             if (yield from self._text_until([THINK_END], self._reasoning)) is not None:
+                self._reasoned = source.forgotten + source.at
                 yield from source.space()
                 source.cut()
         markers = list(form.markers) if form is not None else []

@@ -24,6 +24,7 @@ class Source:
     def __init__(self) -> None:
         self.data = ""
         self.at = 0
+        self.forgotten = 0  # characters before `data`
         self.closed = False
 
     def push(self, text: str) -> None:
@@ -35,6 +36,7 @@ class Source:
 
     def cut(self) -> None:
         """Forget what was parsed."""
+        self.forgotten += self.at
         self.data, self.at = self.data[self.at :], 0
 
     def available(self) -> Steps[bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -24,13 +25,20 @@ class Choice:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+    _pieces: list[tuple[int, int]] = field(default_factory=list)  # characters and tokens before each delta
 
     def add(self, delta: TextDelta) -> None:
+        self._pieces.append((len(self.text), len(self.token_ids)))
         self.text += delta.text
         self.token_ids.extend(delta.token_ids)
         self.logprobs.extend(delta.logprobs or ())
         if delta.finish_reason is not None:
             self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
+
+    def tokens_of(self, chars: int) -> int:
+        """Tokens that the first `chars` characters took."""
+        later = bisect_left(self._pieces, chars, key=lambda piece: piece[0])
+        return self._pieces[later][1] if later < len(self._pieces) else len(self.token_ids) if chars else 0
 
 
 class StreamUsage:
@@ -85,14 +93,18 @@ class Answer:
         found = self._lookups[number]
         return None if found is None else {**asdict(found), "lost": found.lost, "text": str(found)}
 
-    def usage(self, *, completion_tokens: int | None = None) -> dict[str, Any]:
-        """OpenAI's usage object; `completion_tokens` overrides the count."""
+    def usage(self, *, completion_tokens: int | None = None, reasoning_tokens: int | None = None) -> dict[str, Any]:
+        """OpenAI's usage object; `completion_tokens` overrides the count, `reasoning_tokens` are told where known."""
         prompt = sum(len(request.prompt_token_ids) for request in self.requests)
         if completion_tokens is None:
             completion_tokens = sum(len(c.token_ids) for choices in self._choices for c in choices)
+        known = (
+            {} if reasoning_tokens is None else {"completion_tokens_details": {"reasoning_tokens": reasoning_tokens}}
+        )
         return {
             "prompt_tokens": prompt,
             "completion_tokens": completion_tokens,
             "total_tokens": prompt + completion_tokens,
             "prompt_tokens_details": {"cached_tokens": sum(self._cached)},
+            **known,
         }

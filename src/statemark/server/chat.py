@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -111,8 +111,9 @@ class _Call:
 
     def whole(self, answer: Answer) -> dict[str, Any]:
         choices = []
+        readers: dict[int, AnswerReader] = {}
         for index, choice in enumerate(answer.choices(0)):
-            reader = self._reader(hold=True)
+            reader = readers[index] = self._reader(hold=True)
             parts = [*reader.push(choice.text), *reader.finish()]
             item = {
                 "index": index,
@@ -124,23 +125,25 @@ class _Call:
             if self.asked.return_token_ids:
                 item["token_ids"] = choice.token_ids
             choices.append(item)
-        whole = {"object": "chat.completion"} | self.head | {"choices": choices, "usage": answer.usage()}
+        whole = {"object": "chat.completion"} | self.head | {"choices": choices, "usage": self._usage(answer, readers)}
         return whole | self._prompt(answer)
 
     async def stream(self, job: Job) -> AsyncGenerator[bytes, None]:
         """A role frame a choice, its text, its finish frame; then usage if asked for; a failure is an error frame."""
         answer = Answer([self.request])
-        usage = StreamUsage(self.asked.stream_options, answer.usage)
+        readers: dict[int, AnswerReader] = {}
+        usage = StreamUsage(self.asked.stream_options, lambda: self._usage(answer, readers))
         head = {"object": "chat.completion.chunk"} | self.head
-        begun: dict[int, tuple[AnswerReader, MessageDeltas]] = {}
+        begun: dict[int, MessageDeltas] = {}
         try:
             async for delta in job:
                 answer.add(delta)
                 if delta.index not in begun:
                     first = self._frame(delta.index, {"role": "assistant", "content": ""})
                     yield sse(head | {"choices": [first]} | usage.now() | ({} if begun else self._prompt(answer)))
-                    begun[delta.index] = self._reader(hold=False), MessageDeltas()
-                reader, deltas = begun[delta.index]
+                    begun[delta.index] = MessageDeltas()
+                    readers[delta.index] = self._reader(hold=False)
+                reader, deltas = readers[delta.index], begun[delta.index]
                 parts = reader.push(delta.text)
                 if delta.finish_reason is not None:
                     parts += reader.finish()
@@ -152,10 +155,19 @@ class _Call:
                     last["stop_reason"] = delta.stop_reason
                     yield sse(head | {"choices": [last]} | usage.now())
             if usage.wanted:
-                yield sse(head | {"choices": [], "usage": answer.usage()})
+                yield sse(head | {"choices": [], "usage": self._usage(answer, readers)})
         except Exception as error:
             yield sse(from_exception(error).body())
         yield DONE
+
+    def _usage(self, answer: Answer, readers: Mapping[int, AnswerReader]) -> dict[str, Any]:
+        """With the tokens of think sections, where this model has them."""
+        if not self.model.chat_format.thinks:
+            return answer.usage()
+        choices = answer.choices(0)
+        return answer.usage(
+            reasoning_tokens=sum(choices[i].tokens_of(reader.reasoning_chars) for i, reader in readers.items())
+        )
 
     def _reader(self, *, hold: bool) -> AnswerReader:
         return answer_reader(self.model, self.conversation, self.request, hold=hold)

@@ -30,6 +30,10 @@ class Part:
 class PartReader(Protocol):
     """Reads one choice's text piece by piece."""
 
+    @property
+    def reasoning_chars(self) -> int:
+        """Characters of the think section so far."""
+
     def push(self, text: str) -> list[Part]:
         """What is certain after this text; the reader may hold some of it back."""
 

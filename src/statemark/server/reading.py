@@ -41,6 +41,10 @@ class AnswerReader:
         self._call: tuple[str, str] | None = None  # id and name of the call that is being read
         self._held: list[Part] = []
 
+    @property
+    def reasoning_chars(self) -> int:
+        return self._parser.reasoning_chars
+
     def push(self, text: str) -> list[Part]:
         return self._parts(self._parser.push(text))
 

@@ -26,7 +26,6 @@ class ResponseWriter:
         self.request = request
         self.reader = reader
         self.items = ItemStream()
-        self.reasoning_tokens = 0
         params = request.params
         self.head: dict[str, Any] = {
             "id": request.request_id,
@@ -100,13 +99,14 @@ class ResponseWriter:
         return self.head | rest | fields
 
     def _ended(self, answer: Answer) -> dict[str, Any]:
-        cut = answer.choices(0)[0].finish_reason == "length"
+        choice = answer.choices(0)[0]
+        cut = choice.finish_reason == "length"
         usage = answer.usage()
         tokens = {
             "input_tokens": usage["prompt_tokens"],
             "input_tokens_details": usage["prompt_tokens_details"] | {"cache_write_tokens": 0},
             "output_tokens": usage["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
+            "output_tokens_details": {"reasoning_tokens": choice.tokens_of(self.reader.reasoning_chars)},
             "total_tokens": usage["total_tokens"],
         }
         why = {"reason": "max_output_tokens"} if cut else None
