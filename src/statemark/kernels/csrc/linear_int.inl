@@ -9,25 +9,26 @@
 namespace {
 
 constexpr int64_t kPairStride = kBlockDepth / 2;  // between rows of a tile
+// A total of a group (int4: 32 x 32767 fits 21 bits) is stored as a pair of 16-bit values, low bits and the rest.
+constexpr int kTotalBits = 9;
 constexpr int kAheadBytes = 2048;                 // between reading weights and asking for them
 
-// How words of weights turn into pairs of 16-bit weights, two neighbouring columns in each 32-bit lane (`pair`, for many
-// rows), and how a group of two vectors of columns is multiplied with few rows (`group`), which needs no pairs in memory.
-// Both give the same sums.
+// How words of weights turn into pairs of 16-bit weights, two neighbouring columns in each 32-bit lane, and how R rows are
+// multiplied with a group of two vectors of columns (`group`). Pairs are made in registers and used by all rows of a tile.
 struct Int8Weights {
-  static constexpr int kDepth = kInt8Depth, kGroupBytes = kInt8GroupBytes, kPairs = 2;  // pairs in a word
+  static constexpr int kDepth = kInt8Depth, kGroupBytes = kInt8GroupBytes;
   static INLINE F scale(const uint16_t* head) { return Vec::load_bf16(head); }
-  static INLINE I zero(const uint16_t*) { return Vec::set1_int(0); }
   template <int i>
-  static INLINE I pair(I word, I) {
+  static INLINE I pair(I word) {
     return i == 0 ? Vec::even_bytes(word) : Vec::odd_bytes(word);
   }
   template <int R>
   static INLINE void group(const uint32_t* words, const uint16_t*, const int32_t* x, const int32_t*, I (&sums)[R][2]) {
+    unroll<R * 2>([&](auto i) INLINE_LAMBDA { sums[i / 2][i % 2] = Vec::set1_int(0); });
     for (int s = 0; s < kDepth / 4; ++s, x += 2, words += kPanel) {
       I word[2] = {Vec::load_words(words), Vec::load_words(words + W)};
       unroll<2>([&](auto i) INLINE_LAMBDA {
-        const I pair0 = pair<i>(word[0], word[0]), pair1 = pair<i>(word[1], word[1]);
+        const I pair0 = pair<i>(word[0]), pair1 = pair<i>(word[1]);
         unroll<R>([&](auto r) INLINE_LAMBDA {
           const I both = Vec::set1_int(x[r * kPairStride + i]);
           sums[r][0] = Vec::dot_pairs(sums[r][0], both, pair0);
@@ -39,34 +40,62 @@ struct Int8Weights {
 };
 
 struct Int4Weights {
-  static constexpr int kDepth = kInt4Depth, kGroupBytes = kInt4GroupBytes, kPairs = 4;
+  static constexpr int kDepth = kInt4Depth, kGroupBytes = kInt4GroupBytes;
   static INLINE F scale(const uint16_t* head) {
     const I code = Vec::and_int(Vec::load_u16(head), Vec::set1_int(kInt4ScaleMask));
     return Vec::floats(Vec::add_int(Vec::shift_left<12>(code), Vec::set1_int(kInt4ScaleBase)));
   }
-  static INLINE I one_zero(const uint16_t* head) {
-    return Vec::and_int(Vec::load_u16(head), Vec::set1_int(kInt4ZeroMask));
-  }
-  static INLINE I zero(const uint16_t* head) {
-    const I one = one_zero(head);
-    return Vec::add_int(one, Vec::shift_left<16>(one));
-  }
+  // Nibbles i and i + 4 of a word, times 4, each in its half.
   template <int i>
-  static INLINE I pair(I word, I zero) {
-    I four_q;  // nibbles i and i + 4, times 4, each in its half
+  static INLINE I four_q(I word) {
     if constexpr (i == 0)
-      four_q = Vec::shift_left<2>(word);
+      word = Vec::shift_left<2>(word);
     else
-      four_q = Vec::shift_right<4 * i - 2>(word);
-    return Vec::sub_pairs(Vec::and_int(four_q, Vec::set1_int(0x003c003c)), zero);
+      word = Vec::shift_right<4 * i - 2>(word);
+    return Vec::and_int(word, Vec::set1_int(0x003c003c));
   }
-  // One instruction takes a pair of q out of a word: nibbles 1 and 2 stay where they are, times 16 and times 256, in sums
-  // of their own. 4 words x 2 x 15 * 256 * 32767 fits 31 bits. Zero points come in by the sum of x over the group.
+  static INLINE I zero(const uint16_t* head) { return Vec::and_int(Vec::load_u16(head), Vec::set1_int(kInt4ZeroMask)); }
+  // Sums of x * (4 q - zero). The zero points' part needs the total of x only.
   template <int R>
   static INLINE void group(const uint32_t* words, const uint16_t* head, const int32_t* x, const int32_t* totals,
                            I (&sums)[R][2]) {
+    if constexpr (R <= 2)
+      dot_in_place<R>(words, head, x, totals, sums);
+    else
+      dot_pairs<R>(words, head, x, totals, sums);
+  }
+  // Two instructions make a pair of a word that all rows use. zero * total = (zero, 512 zero) . (total's low 9 bits, the rest).
+  template <int R>
+  static INLINE void dot_pairs(const uint32_t* words, const uint16_t* head, const int32_t* x, const int32_t* totals,
+                               I (&sums)[R][2]) {
+    unroll<2>([&](auto v) INLINE_LAMBDA {
+      const I one = zero(head + v * W), both = Vec::add_int(one, Vec::shift_left<kTotalBits + 16>(one));
+      const I minus = Vec::sub_pairs(Vec::set1_int(0), both);
+      unroll<R>([&](auto r) INLINE_LAMBDA {
+        sums[r][v] = Vec::dot_pairs(Vec::set1_int(0), Vec::set1_int(totals[r]), minus);
+      });
+    });
+    for (int s = 0; s < kDepth / 8; ++s, x += 4, words += kPanel) {
+      const I word0 = Vec::load_words(words), word1 = Vec::load_words(words + W);
+      unroll<4>([&](auto i) INLINE_LAMBDA {
+        const I pair0 = four_q<i>(word0), pair1 = four_q<i>(word1);
+        unroll<R>([&](auto r) INLINE_LAMBDA {
+          const I both = Vec::set1_int(x[r * kPairStride + i]);
+          sums[r][0] = Vec::dot_pairs(sums[r][0], both, pair0);
+          sums[r][1] = Vec::dot_pairs(sums[r][1], both, pair1);
+        });
+      });
+    }
+  }
+  // One instruction takes a pair of q out of a word: nibbles 1 and 2 stay where they are, times 16 and times 256, in sums
+  // of their own. 4 words x 2 x 15 * 256 * 32767 fits 31 bits.
+  template <int R>
+  static INLINE void dot_in_place(const uint32_t* words, const uint16_t* head, const int32_t* x, const int32_t* totals,
+                                  I (&sums)[R][2]) {
     I at16[R][2], at256[R][2];
-    unroll<R * 2>([&](auto i) INLINE_LAMBDA { at16[i / 2][i % 2] = at256[i / 2][i % 2] = Vec::set1_int(0); });
+    unroll<R * 2>([&](auto i) INLINE_LAMBDA {
+      sums[i / 2][i % 2] = at16[i / 2][i % 2] = at256[i / 2][i % 2] = Vec::set1_int(0);
+    });
     for (int s = 0; s < kDepth / 8; ++s, x += 4, words += kPanel)
       unroll<R>([&](auto r) INLINE_LAMBDA {
         const int32_t* mine = x + r * kPairStride;
@@ -80,12 +109,12 @@ struct Int4Weights {
           sums[r][v] = Vec::dot_pairs(sums[r][v], x3, Vec::shift_right_pairs<12>(word));
         });
       });
-    const I zero[2] = {one_zero(head), one_zero(head + W)};
     unroll<R * 2>([&](auto i) INLINE_LAMBDA {
       constexpr int r = i / 2, v = i % 2;
       const I q = Vec::add_int(sums[r][v], Vec::add_int(Vec::shift_right_signed<4>(at16[r][v]),
                                                         Vec::shift_right_signed<8>(at256[r][v])));
-      sums[r][v] = Vec::sub_int(Vec::shift_left<2>(q), Vec::mul_int(zero[v], Vec::set1_int(totals[r])));
+      const int32_t total = (totals[r] & ((1 << kTotalBits) - 1)) + (totals[r] >> 16) * (1 << kTotalBits);
+      sums[r][v] = Vec::sub_int(Vec::shift_left<2>(q), Vec::mul_int(zero(head + v * W), Vec::set1_int(total)));
     });
   }
 };
@@ -127,6 +156,8 @@ INLINE float round_group(const float* x, int64_t n, int depth, int16_t* to, int3
   }
   total = 0;
   for (int i = 0; i < depth; ++i) total += to[i];
+  total = static_cast<int32_t>(static_cast<uint32_t>(total & ((1 << kTotalBits) - 1)) |
+                               static_cast<uint32_t>(total >> kTotalBits) << 16);
   return any ? top * (1.0f / 32767.0f) : finite ? 0.0f : __builtin_nanf("");
 }
 
@@ -160,23 +191,22 @@ inline const uint8_t* group_at(const WeightView& w, int64_t panel, int64_t group
   return reinterpret_cast<const uint8_t*>(w.words) + (panel * (w.padded_cols / Q::kDepth) + group) * Q::kGroupBytes;
 }
 
-// One or two rows: weights are read once, in the order in which they lie.
+// R rows from `row` on: weights are read in the order in which they lie.
 template <class Q, int R>
-void panel_times_few(const LinearArgs& args, const IntActs& acts, int64_t panel) {
+__attribute__((noinline)) void panel_times_tile(const LinearArgs& args, const IntActs& acts, int64_t row, int64_t panel) {
   constexpr int kParts = kPanel / kTileCols;  // vectors of columns go two by two, so that the sums stay in registers
   const int64_t groups = args.w.padded_cols / Q::kDepth;
   Chains<R, 2> sums[kParts];
   for (auto& part : sums) part.clear();
   const uint8_t* group = group_at<Q>(args.w, panel, 0);
   for (int64_t g = 0; g < groups; ++g, group += Q::kGroupBytes) {
-    const int32_t* x = acts.at(0, g * Q::kDepth / kBlockDepth * kBlockDepth) + g * Q::kDepth % kBlockDepth / 2;
-    const int64_t at = acts.group_at(0, g);
+    const int32_t* x = acts.at(row, g * Q::kDepth / kBlockDepth * kBlockDepth) + g * Q::kDepth % kBlockDepth / 2;
+    const int64_t at = acts.group_at(row, g);
     for (int i = 0; i < Q::kGroupBytes; i += 64) __builtin_prefetch(group + kAheadBytes + i, 0, 3);
     unroll<kParts>([&](auto part) INLINE_LAMBDA {
       const auto* head = reinterpret_cast<const uint16_t*>(group) + part * kTileCols;
       const auto* words = reinterpret_cast<const uint32_t*>(group + kGroupHead) + part * kTileCols;
       I whole[R][2];
-      unroll<R * 2>([&](auto i) INLINE_LAMBDA { whole[i / 2][i % 2] = Vec::set1_int(0); });
       Q::template group<R>(words, head, x, acts.totals + at, whole);
       const F scale[2] = {Q::scale(head), Q::scale(head + W)};
       unroll<R * 2>([&](auto i) INLINE_LAMBDA {
@@ -188,135 +218,32 @@ void panel_times_few(const LinearArgs& args, const IntActs& acts, int64_t panel)
   }
   for (int64_t part = 0; part < kParts; ++part)
     if (const int64_t col = panel * kPanel + part * kTileCols; col < args.w.rows)
-      finish_at(args, 0, col).apply(sums[part]);
+      finish_at(args, row, col).apply(sums[part]);
 }
 
-// A block of a panel as pairs: what many rows are multiplied with.
-struct PairBlock {
-  alignas(64) int32_t pairs[kBlockDepth / 2 * kPanel];
-  alignas(64) float scales[kBlockDepth / kInt4Depth * kPanel];
-};
-
-template <class Q>
-void unpack_block(const uint8_t* group, int64_t groups, PairBlock& to) {
-  auto* pairs = reinterpret_cast<uint32_t*>(to.pairs);
-  for (int64_t g = 0; g < groups; ++g, group += Q::kGroupBytes) {
-    const auto* head = reinterpret_cast<const uint16_t*>(group);
-    for (int i = 0; i < Q::kGroupBytes; i += 64) __builtin_prefetch(group + kAheadBytes + i, 0, 3);
-    for (int col = 0; col < kPanel; col += W) {
-      Vec::store(to.scales + g * kPanel + col, Q::scale(head + col));
-      const I zero = Q::zero(head + col);
-      const auto* words = reinterpret_cast<const uint32_t*>(group + kGroupHead) + col;
-      uint32_t* p = pairs + g * Q::kDepth / 2 * kPanel + col;
-      for (int s = 0; s < Q::kDepth / 2 / Q::kPairs; ++s, words += kPanel, p += Q::kPairs * kPanel) {
-        const I word = Vec::load_words(words);
-        unroll<Q::kPairs>(
-            [&](auto i) INLINE_LAMBDA { Vec::store_words(p + i * kPanel, Q::template pair<i>(word, zero)); });
-      }
-    }
-  }
-}
-
-struct IntTile {
-  const int32_t* x;
-  const float* steps;
-  int64_t step_stride;  // between groups
-  const int32_t* pairs;
-  const float* scales;
-  int64_t groups;
-  float* chains;  // [row][kPanel]: too many for the registers beside the whole numbers
-  const Finish* finish;
-};
-
-template <int kDepth, int R>
-__attribute__((noinline)) void run_int_tile(IntTile t) {
-  for (int64_t g = 0; g < t.groups; ++g) {
-    I whole[R][2];
-    unroll<R * 2>([&](auto i) INLINE_LAMBDA { whole[i / 2][i % 2] = Vec::set1_int(0); });
-    for (int s = 0; s < kDepth / 2; ++s, ++t.x, t.pairs += kPanel) {
-      const I w0 = Vec::load_words(reinterpret_cast<const uint32_t*>(t.pairs));
-      const I w1 = Vec::load_words(reinterpret_cast<const uint32_t*>(t.pairs + W));
-      unroll<R>([&](auto r) INLINE_LAMBDA {
-        const I both = Vec::set1_int(t.x[r * kPairStride]);
-        whole[r][0] = Vec::dot_pairs(whole[r][0], both, w0);
-        whole[r][1] = Vec::dot_pairs(whole[r][1], both, w1);
-      });
-    }
-    const F scale0 = Vec::load(t.scales), scale1 = Vec::load(t.scales + W);
-    unroll<R>([&](auto r) INLINE_LAMBDA {
-      const F step = Vec::set1(t.steps[r]);
-      float* c = t.chains + r * kPanel;
-      Vec::store(c, Vec::fma(Vec::from_int(whole[r][0]), Vec::mul(scale0, step), Vec::load(c)));
-      Vec::store(c + W, Vec::fma(Vec::from_int(whole[r][1]), Vec::mul(scale1, step), Vec::load(c + W)));
-    });
-    t.scales += kPanel;
-    t.steps += t.step_stride;
-  }
-  if (!t.finish) return;
-  Chains<R, 2> sums;
-  sums.load(t.chains, kPanel);
-  t.finish->apply(sums);
-}
-
-template <int kDepth, int R>
-INLINE void run_int_tile_of(int rows, const IntTile& tile) {
-  if (rows == R) return run_int_tile<kDepth, R>(tile);
-  if constexpr (R > 1) run_int_tile_of<kDepth, R - 1>(rows, tile);
-}
-
-// Tiles tile0 to tile1 of rows times panels panel0 to panel1; `carry` is [panel][row][kPanel].
-template <class Q>
-void panels_times_rows(const LinearArgs& args, const IntActs& acts, int64_t tile0, int64_t tile1, int64_t panel0,
-                       int64_t panel1, float* carry) {
-  PairBlock block;
-  const RowTiles& tiles = acts.tiles;
-  const int64_t row0 = tiles.start(tile0), rows = tiles.start(tile1) - row0, depth = args.w.padded_cols;
-  __builtin_memset(carry, 0, static_cast<size_t>((panel1 - panel0) * rows * kPanel) * sizeof(float));
-  for (int64_t k0 = 0; k0 < depth; k0 += kBlockDepth) {
-    const int64_t group = k0 / Q::kDepth, groups = at_most(kBlockDepth, depth - k0) / Q::kDepth;
-    for (int64_t panel = panel0; panel < panel1; ++panel) {
-      unpack_block<Q>(group_at<Q>(args.w, panel, group), groups, block);
-      for (int64_t t = tile0; t < tile1; ++t)
-        for (int64_t col = 0; col < kPanel && panel * kPanel + col < args.w.rows; col += kTileCols) {
-          const int64_t row = tiles.start(t);
-          const Finish finish = finish_at(args, row, panel * kPanel + col);
-          float* c = carry + ((panel - panel0) * rows + row - row0) * kPanel + col;
-          run_int_tile_of<Q::kDepth, Vec::kIntRows>(
-              tiles.count(t),
-              {acts.at(row, k0), acts.steps + acts.group_at(row, group), tiles.rows, block.pairs + col, block.scales + col, groups, c,
-               k0 + kBlockDepth >= depth ? &finish : nullptr});
-        }
-    }
-  }
+template <class Q, int R>
+INLINE void panel_times_tile_of(int rows, const LinearArgs& args, const IntActs& acts, int64_t row, int64_t panel) {
+  if (rows == R) return panel_times_tile<Q, R>(args, acts, row, panel);
+  if constexpr (R > 1) panel_times_tile_of<Q, R - 1>(rows, args, acts, row, panel);
 }
 
 template <class Q>
 void linear_int(Context& context, const LinearArgs& args) {
   const IntActs acts = round_activations<Q>(context, args);
+  const RowTiles& tiles = acts.tiles;
   const int64_t panels = ceil_div(args.w.rows, kPanel), panel_bytes = args.w.padded_cols / Q::kDepth * Q::kGroupBytes;
-  if (args.m <= kFewRows) {
-    // As with other weights: about 256 KiB a task, and each panel from its first to its last column.
-    const int64_t share = ceil_div(panels, 4 * worker_count(context));
-    const int64_t group = at_least(1, at_most(share, (256 << 10) / panel_bytes));
-    return parallel(context, ceil_div(panels, group), [&](int64_t task, int) {
-      alignas(64) float carry[kFewRows * kPanel];
-      for (int64_t p = task * group; p < at_most((task + 1) * group, panels); ++p) {
-        if (args.m == 1)
-          panel_times_few<Q, 1>(args, acts, p);
-        else if (args.m == 2)
-          panel_times_few<Q, 2>(args, acts, p);
-        else
-          panels_times_rows<Q>(args, acts, 0, acts.tiles.tiles, p, p + 1, carry);
-      }
-    });
-  }
-  const int64_t tiles = acts.tiles.tiles, per_block = kBlockRows / Vec::kIntRows, blocks = ceil_div(tiles, per_block);
-  const int64_t group = at_least(1, at_most(8, panels * blocks / (8 * worker_count(context))));
-  parallel(context, ceil_div(panels, group) * blocks, [&](int64_t task, int worker) {
+  // A block of rows stays in L2 (256 KiB of activations) while panels pass; each tile of it reads the panel anew, from
+  // L2 at worst. Taking weights apart once for all tiles was slower: storing pairs costs more than making them.
+  const int64_t per_block = at_least(1, (256 << 10) / (args.w.padded_cols * 2 * Vec::kIntRows));
+  const int64_t blocks = ceil_div(tiles.tiles, per_block);
+  // As with other weights: about 256 KiB a task, and each panel from its first to its last column.
+  const int64_t share = ceil_div(panels * blocks, 4 * worker_count(context));
+  const int64_t group = at_least(1, at_most(share, (256 << 10) / panel_bytes));
+  parallel(context, ceil_div(panels, group) * blocks, [&](int64_t task, int) {
     const int64_t tile0 = task % blocks * per_block, panel0 = task / blocks * group;
-    float* carry = worker_scratch(context, worker, static_cast<size_t>(kBlockRows * group * kPanel));
-    panels_times_rows<Q>(args, acts, tile0, at_most(tile0 + per_block, tiles), panel0, at_most(panel0 + group, panels),
-                         carry);
+    for (int64_t p = panel0; p < at_most(panel0 + group, panels); ++p)
+      for (int64_t t = tile0; t < at_most(tile0 + per_block, tiles.tiles); ++t)
+        panel_times_tile_of<Q, Vec::kIntRows>(tiles.count(t), args, acts, tiles.start(t), p);
   });
 }
 

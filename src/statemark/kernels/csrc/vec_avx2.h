@@ -15,8 +15,8 @@ struct Vec {
   // 6 x 2 accumulators, 2 vectors of weights and 1 broadcast fill the 16 registers; 12 chains hide the 4-cycle FMA.
   static constexpr int kTileRows = 6;
   static constexpr int kScoreRows = 6;
-  // Whole numbers need a register for each product beside the sums, and adding them takes one cycle: no more chains needed.
-  static constexpr int kIntRows = 4;
+  // The chains of floats go to memory once a group; making pairs of weights is shared by more rows.
+  static constexpr int kIntRows = 6;
   static constexpr bool kDotBf16 = false;
   static constexpr uint32_t kTop = 0xffff0000u;
 

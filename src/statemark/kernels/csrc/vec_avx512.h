@@ -26,7 +26,7 @@ struct Vec {
   // 12 x 2 accumulators of 32 registers: enough chains for the 6-cycle latency of the bf16 dot product.
   static constexpr int kTileRows = 12;
   static constexpr int kScoreRows = 12;
-  static constexpr int kIntRows = 12;
+  static constexpr int kIntRows = 6;  // sums of whole numbers and chains, 6 x 2 each, fit the registers
   static constexpr bool kDotBf16 = true;
 
   static F zero() { return _mm512_setzero_ps(); }
@@ -76,13 +76,13 @@ struct Vec {
   static I load_words(const uint32_t* p) { return _mm512_loadu_si512(p); }
   static F low_bf16(I w) { return floats(_mm512_slli_epi32(w, 16)); }
   static F high_bf16(I w) { return floats(_mm512_and_si512(w, _mm512_set1_epi32(static_cast<int>(0xffff0000u)))); }
-  // acc + x.high * w.high, then + x.low * w.low, in each lane; x is one pair for all lanes. A product of two bf16 is
-  // exact in float32, so each addition is the only rounding (to nearest even); denormals count as zero.
+  // acc + x.high * w.high, then + x.low * w.low, in each lane; x is one pair for all lanes. Each is a fused multiply-add
+  // (to nearest even; inputs and results that are denormal count as zero, products don't: compared with Zen 4).
   static F dot_bf16(F acc, uint32_t x, I w) {
-#ifdef STATEMARK_EMULATE_AVX512  // the order of Intel's manual; SIMDe's is whatever the compiler makes of a loop
+#ifdef STATEMARK_EMULATE_AVX512  // SIMDe's order is whatever the compiler makes of a loop
     const I pair = _mm512_set1_epi32(static_cast<int32_t>(x));
-    const F sum = add(acc, mul(high_bf16(pair), high_bf16(w)));
-    return add(sum, mul(low_bf16(pair), low_bf16(w)));
+    const F sum = fma(high_bf16(pair), high_bf16(w), acc);
+    return fma(low_bf16(pair), low_bf16(w), sum);
 #else
     const I pair = _mm512_set1_epi32(static_cast<int32_t>(x));
     __m512bh a, b;
@@ -133,7 +133,11 @@ struct Vec {
   static I shift_right_signed(I a) {
     return _mm512_srai_epi32(a, n);
   }
-  static I dot_pairs(I acc, I x, I w) { return _mm512_dpwssd_epi32(acc, x, w); }
+  // Not the intrinsic: GCC 12 then keeps two copies of each sum and stores one of them at every step.
+  static I dot_pairs(I acc, I x, I w) {
+    __asm__("vpdpwssd %2, %1, %0" : "+v"(acc) : "v"(x), "v"(w));
+    return acc;
+  }
   static F from_int(I a) { return _mm512_cvtepi32_ps(a); }
 #endif
 
