@@ -79,5 +79,5 @@ def test_a_shared_document_is_reused_in_a_full_cache(filled: int) -> None:
     document = draw.integers(0, 1 << 29, 5_000)
     taken = [computed(document, draw.integers(0, 1 << 29, 60)) for _ in range(12)]
     assert max(taken[2:]) <= 60, taken
-    found = replay.cache.find("s", np.concatenate([document, np.arange(9)]).astype(np.int32))
+    found = replay.cache.find(replay.cache.index.chain("s"), np.concatenate([document, np.arange(9)]).astype(np.int32))
     assert found.position == 5_000

@@ -93,7 +93,7 @@ def test_e13_under_mild_pressure_a_finished_chat_stays_usable():
     a.ask(prompt, turns=[2_000, 11_996])
     for i in range(4):
         a.ask(text(4_000, 100_000 * (i + 1)))
-        look = a.cache.find("s", prompt)
+        look = a.cache.find(a.cache.index.chain("s"), prompt)
         assert look.position >= look.shared // 2, "never pages that no state can use"
     assert a.ask(prompt) > 0
 
@@ -123,7 +123,7 @@ def test_superseded_prompt_ends_go_first():
 def test_a_new_mark_pushes_out_only_what_is_worth_less():
     a = few_marks(3)
     a.ask(text(9_000), turns=[3_000, 8_996], out=2_000)
-    lease = a.cache.begin("s", text(10_000, 50_000))
+    lease = a.cache.begin(a.cache.index.chain("s"), text(10_000, 50_000))
     lease.last_mark = 4_990
     before = a.kinds()
     assert a.cache.mark_slot(lease, 5_000, "history", 5_010) is None

@@ -10,7 +10,7 @@ from tests.engine.harness import engine, request, step
 
 
 def said(asking, tokens, turns=()):
-    return explain(asking.cache.find("s", tokens), len(tokens), turns)
+    return explain(asking.cache.find(asking.cache.index.chain("s"), tokens), len(tokens), turns)
 
 
 def test_nothing_cached():
@@ -35,11 +35,13 @@ def test_the_role_is_that_of_the_message_in_which_the_first_new_token_lies():
     a.ask(text(100))
     roles = ("preamble", "system", "user", "generation header")
     for shared, role in ((5, "preamble"), (10, "system"), (79, "system"), (80, "user"), (99, "generation header")):
-        look = a.cache.find("s", join(text(shared), text(30, 900)))
+        look = a.cache.find(a.cache.index.chain("s"), join(text(shared), text(30, 900)))
         got = explain(look, shared + 30, [10, 80, 96], roles)
         assert (got.first_different, got.role) == (shared, role)
         assert f"({'turn ' + str(got.turn)}, {role}) is new" in str(got)
-    assert explain(a.cache.find("s", text(100)), 100, [10, 80, 96], roles).role is None, "nothing is new"
+    assert explain(a.cache.find(a.cache.index.chain("s"), text(100)), 100, [10, 80, 96], roles).role is None, (
+        "nothing is new"
+    )
     assert explain(look, 129, [10, 80], roles).role is None, "roles of other turns"
 
 
@@ -86,7 +88,7 @@ def test_eviction_leaves_its_reason_where_deeper_pages_stay():
     a.ask(text(8_000), turns=[1_000, 7_996])
     for i in range(6):
         a.ask(text(700, 100_000 * (i + 1)))
-    look = a.cache.find("s", join(text(5_000), text(5, 900_000)))
+    look = a.cache.find(a.cache.index.chain("s"), join(text(5_000), text(5, 900_000)))
     if look.shared > look.position:
         assert explain(look, 5_005).veto == "evicted"
 

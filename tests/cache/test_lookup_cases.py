@@ -103,6 +103,6 @@ def test_t3_t4_what_precedes_a_clock_in_the_system_prompt_is_kept():
 def test_salts_share_nothing_and_show_nothing():
     a = Asking()
     a.ask(text(3000), salt="alice")
-    assert a.cache.find("bob", text(3000)).shared == 0
+    assert a.cache.find(a.cache.index.chain("bob"), text(3000)).shared == 0
     assert a.ask(text(3000), salt="bob") == 0
     assert a.cache.counters["tokens_lost_unmarked"] == 0

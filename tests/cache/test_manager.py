@@ -32,7 +32,7 @@ def ids(*tokens):
 
 def run(cache, tokens, marks=(), salt="", kind="end", keep=True):
     """One sequence from begin to end; returns how many tokens it reused."""
-    lease = cache.begin(salt, tokens)
+    lease = cache.begin(cache.index.chain(salt), tokens)
     assert lease is not None
     assert cache.grow(lease, len(tokens))
     for position in marks:
@@ -75,7 +75,7 @@ def test_l14_insertion_in_the_middle_reuses_the_head_and_claims_no_more():
 def test_a_wrong_stamp_is_refused_and_nothing_is_published():
     cache = manager()
     tokens = text(40)
-    lease = cache.begin("", tokens)
+    lease = cache.begin(cache.index.chain(""), tokens)
     cache.grow(lease, 40)
     slot = any_slot(cache)
     right = stamps(cache, "", tokens, 30)
@@ -94,18 +94,18 @@ def test_a_wrong_stamp_is_refused_and_nothing_is_published():
         assert len(cache.index) == 0
     cache.publish(lease, tokens, 30, slot, right, "turn")
     cache.check_integrity([lease])
-    assert cache.find("", tokens).position == 30
+    assert cache.find(cache.index.chain(""), tokens).position == 30
 
 
 def test_the_mark_in_use_outlives_pressure_and_others_go_by_age():
     cache = manager(total=3 * SLOT + 7 * PAGE)
     run(cache, text(40))
     run(cache, text(40, 500))
-    lease = cache.begin("", text(50))  # reads the older one and makes it the newer
+    lease = cache.begin(cache.index.chain(""), text(50))  # reads the older one and makes it the newer
     assert (lease.cached, cache.index.find(lease.source.digest)) == (40, lease.source)
     slot = any_slot(cache)
     assert slot is not None
-    assert cache.find("", text(50, 500)).mark is None, "the least recently used mark made room"
+    assert cache.find(cache.index.chain(""), text(50, 500)).mark is None, "the least recently used mark made room"
     assert any_slot(cache) is None, "all that is left is pinned or held"
     cache.check_integrity([lease], [slot])
     cache.started(lease)
@@ -117,7 +117,7 @@ def test_a_hit_refreshes_only_the_mark_that_it_used():
     run(cache, text(20), keep=True)
     run(cache, text(60), marks=[], keep=True)  # used the first one
     run(cache, text(30, 900), keep=True)
-    lease = cache.begin("", text(70))
+    lease = cache.begin(cache.index.chain(""), text(70))
     assert lease.cached == 60
     cache.started(lease)
     assert [m.position for m in sorted(cache.index.marks(), key=lambda m: m.clock)] == [20, 30, 60]
@@ -125,7 +125,7 @@ def test_a_hit_refreshes_only_the_mark_that_it_used():
 
 def test_two_sequences_that_computed_the_same_prefix_end_up_sharing_pages():
     cache = manager()
-    a, b = cache.begin("", text(64)), cache.begin("", text(64))
+    a, b = cache.begin(cache.index.chain(""), text(64)), cache.begin(cache.index.chain(""), text(64))
     for lease in (a, b):
         assert cache.grow(lease, 64)
     before = cache.budget.pages.used
@@ -139,13 +139,13 @@ def test_two_sequences_that_computed_the_same_prefix_end_up_sharing_pages():
 def test_adapters_and_models_are_apart_as_salts_are():
     cache = manager()
     tokens = text(40)
-    lease = cache.begin("s", tokens, chain=cache.index.chain("s", "adapter"))
+    lease = cache.begin(cache.index.chain("s", "adapter"), tokens)
     cache.grow(lease, 40)
     right = np.array([[40, lease.stamp_at(tokens, 40)]] * 2, dtype=np.uint64)
     cache.retire(lease, tokens, 40, right, "end")
-    assert cache.find("s", text(50), cache.index.chain("s", "adapter")).position == 40
+    assert cache.find(cache.index.chain("s", "adapter"), text(50)).position == 40
     for chain in (cache.index.chain("s"), cache.index.chain("s", "other"), cache.index.chain("", "adapter")):
-        look = cache.find("s", text(50), chain)
+        look = cache.find(chain, text(50))
         assert (look.position, look.page_match, look.shared, look.path) == (0, 0, 0, ())
     other = CacheManager(Budget(10_000, page_bytes=PAGE, slot_bytes=SLOT), "another model")
     assert other.index.root("s") != cache.index.root("s")
@@ -154,7 +154,7 @@ def test_adapters_and_models_are_apart_as_salts_are():
 def test_a_short_prompt_with_many_messages_gets_few_marks_and_a_long_one_as_many_as_the_budget_allows():
     cache = manager(total=100_000)
     for prompt, most in ((100, 4), (1_000, 1_000 // 64), (100_000, cache.marks_per_request)):
-        lease = cache.begin("", text(prompt))
+        lease = cache.begin(cache.index.chain(""), text(prompt))
         marks = cache.plan(lease, prompt, tuple(range(10, prompt, 10)))
         assert len(marks) == most
         assert {prompt - 1, (prompt - 2) // 10 * 10, 10} <= {p for p, _ in marks}
@@ -186,8 +186,8 @@ class Histories(RuleBasedStateMachine):
     )
     def begin(self, salt, blocks):
         tokens = np.concatenate(blocks)
-        found = self.cache.find(salt, tokens)
-        lease = self.cache.begin(salt, tokens)
+        found = self.cache.find(self.cache.index.chain(salt), tokens)
+        lease = self.cache.begin(self.cache.index.chain(salt), tokens)
         if lease is None:
             return
         assert lease.cached == found.position <= len(tokens) - 1
@@ -236,7 +236,7 @@ class Histories(RuleBasedStateMachine):
             end = len(tokens)
             self.cache.retire(lease, tokens, end, stamps(self.cache, salt, tokens, end), "end")
             self.stored[self.cache.index.chain(salt).at(tokens, end)] = (salt, tokens.tobytes())
-            assert self.cache.find(salt, np.append(tokens, ids(9))).position >= end
+            assert self.cache.find(self.cache.index.chain(salt), np.append(tokens, ids(9))).position >= end
         else:
             self.cache.release(lease)
 
@@ -284,7 +284,7 @@ def forget_a_pin(cache, lease):
 def test_check_integrity_notices(damage):
     cache = manager()
     run(cache, text(40, 300))
-    lease = cache.begin("", text(40))
+    lease = cache.begin(cache.index.chain(""), text(40))
     cache.grow(lease, 40)
     cache.check_integrity([lease])
     damage(cache, lease)

@@ -21,7 +21,7 @@ def stories() -> None:
     assert a.cache.stats().tokens_lost["unmarked"] == 1700 - reused[1]
     assert a.ask(join(shared, text(300, 10_000)), turns=[500, 1996]) == 1999, "replay"
     assert a.ask(join(shared, text(300, 10_000)), salt="other") == 0
-    assert a.cache.find("nobody", shared).shared == 0
+    assert a.cache.find(a.cache.index.chain("nobody"), shared).shared == 0
 
     a = few_marks(6)
     prompt, last = text(2_000), 0

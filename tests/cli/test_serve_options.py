@@ -77,6 +77,12 @@ def test_every_flag_has_its_variable(flag: Any) -> None:
         ("[serve]\nport = 1\n", "there is no setting 'serve'", ""),
         ("[port]\na = 1\n", "'port' must be a value, not a table", "at the top"),
         ("port = \n", "can't be read as TOML", ""),
+        ("port = 8000.9\n", "'port' must be a whole number, got 8000.9", ""),
+        ("max-num-seqs = 1.0\n", "'max-num-seqs' must be a whole number", ""),
+        ("max_waiting = true\n", "'max_waiting' must be a whole number", ""),
+        ("request-timeout = true\n", "'request-timeout' must be a number", ""),
+        ("lenient = 1\n", "'lenient' must be true or false", ""),
+        ("api-key = 5\n", "'api-key' must be a text in quotes", ""),
     ],
 )
 def test_a_wrong_file_says_where(tmp_path: Path, text: str, words: str, hint: str) -> None:
@@ -86,8 +92,16 @@ def test_a_wrong_file_says_where(tmp_path: Path, text: str, words: str, hint: st
     assert hint in (caught.value.hint or "")
 
 
-def test_a_wrong_value_in_the_file_is_refused_like_a_wrong_flag(tmp_path: Path) -> None:
-    assert run(["serve", "--config", written(tmp_path, "port = 70000\n")]) == 2
+@pytest.mark.parametrize("line", ["port = 70000", "cache-memory = 1.5", 'max-body-size = "0.5"', "cache-disk = true"])
+def test_a_wrong_value_in_the_file_is_refused_like_a_wrong_flag(tmp_path: Path, line: str) -> None:
+    assert run(["serve", "--config", written(tmp_path, f"{line}\n")]) == 2
+
+
+def test_a_whole_number_is_a_number_too(tmp_path: Path) -> None:
+    assert params("--config", written(tmp_path, "request-timeout = 5\n"))["request_timeout"] == 5.0
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert run(["serve", "--config", str(tmp_path / "absent.toml")]) == 2
 
 

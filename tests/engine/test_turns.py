@@ -219,7 +219,7 @@ def test_who_shares_no_cache_gains_nothing_from_what_is_remembered() -> None:
     """Else the time that a prompt takes to render would tell that somebody else sent the same conversation."""
     template = ChatTemplate(CHATML)
 
-    def renderings(salt: str) -> int:
+    def renderings(salt: str | None) -> int:
         count, original = 0, template._template.render
 
         def render(*args, **kwargs):
@@ -235,6 +235,8 @@ def test_who_shares_no_cache_gains_nothing_from_what_is_remembered() -> None:
     alone = renderings("alice")
     assert renderings("alice") < alone
     assert renderings("bob") == alone
+    assert renderings(None) == 1, "a count of tokens has no use for where messages end"
+    assert renderings("") == alone, "and leaves nothing for those who name no salt"
 
 
 # --- the search itself ------------------------------------------------------------------------------------------

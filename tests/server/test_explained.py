@@ -112,3 +112,20 @@ def test_every_api_hands_salt_and_roles_on(
     assert [request.cache_salt for request in added] == ["mine"]
     assert added[0].turn_roles[0] == "user"
     assert len(added[0].turn_roles) == len(added[0].turn_positions) + 1
+
+
+@pytest.mark.parametrize("path", ["tokenize", "v1/messages/count_tokens"])
+def test_counting_tokens_remembers_nothing_for_anybody(
+    real: Running, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names no salt: what it left would make the same conversation quicker for others, and time would tell."""
+    model = real.state.model()
+    rendered: list[dict[str, Any]] = []
+    render = model.render_chat
+    monkeypatch.setattr(
+        model, "render_chat", lambda *a, **options: (rendered.append(options), render(*a, **options))[1]
+    )
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "whose?"}]}
+    response = httpx.post(f"{real.url}/{path}", json=body, timeout=60)
+    assert response.status_code == 200, response.text
+    assert [options["cache_salt"] for options in rendered] == [None]

@@ -90,19 +90,16 @@ class CacheManager:
 
     # --- leases ---------------------------------------------------------------------------------------------
 
-    def find(self, salt: str, tokens: Tokens, chain: PrefixChain | None = None) -> Lookup:
+    def find(self, chain: PrefixChain, tokens: Tokens) -> Lookup:
         """The deepest mark that leaves at least one token to compute (its logits are what the caller wants)."""
-        return self.index.lookup(chain or self.index.chain(salt), tokens, len(tokens) - 1)
+        return self.index.lookup(chain, tokens, len(tokens) - 1)
 
-    def begin(
-        self, salt: str, tokens: Tokens, *, use_cache: bool = True, chain: PrefixChain | None = None
-    ) -> Lease | None:
+    def begin(self, chain: PrefixChain, tokens: Tokens, *, use_cache: bool = True) -> Lease | None:
         """A lease for a sequence that starts with `tokens`, from the deepest usable mark; None if there is no room.
 
-        `chain`, if given, is the one that `index.chain` made for this sequence: it remembers digests between calls.
+        `chain` is what `index.chain` made for this sequence: it holds the salt, and remembers digests between calls.
         """
-        chain = chain or self.index.chain(salt)
-        found = self.find(salt, tokens, chain) if self.enabled and use_cache else Lookup(None, ())
+        found = self.find(chain, tokens) if self.enabled and use_cache else Lookup(None, ())
         mark = found.mark
         if mark is not None:
             self.pin(mark)  # making room below must not evict it
@@ -116,8 +113,8 @@ class CacheManager:
             return None
         if mark is None:
             seed = stamp_seed(chain.root)
-            left = left_behind(self.index, found)
-            lease = Lease(chain, [], slot, 0, seed, 0, Head(len(tokens)), lookup=found, continues=left)
+            continues = left_behind(self.index, found)
+            lease = Lease(chain, [], slot, 0, seed, 0, Head(len(tokens)), lookup=found, continues=continues)
         else:
             pages = [n.page for n in found.path[: mark.position // PAGE_TOKENS] if n.page is not None]
             self.budget.pages.retain_all(pages)
@@ -128,9 +125,9 @@ class CacheManager:
                 copy = (mark.tail_page, head)
             own, continues = goes_on(self.index, found, mark, len(tokens))
             at = mark.position
-            if continues is not None and continues is not mark.head:
-                self._is_history(continues)  # at once: its ends are no way on for anybody, and this request needs room
             lease = Lease(chain, pages, slot, at, mark.stamp, at, own, mark, copy, found, continues, shared, at)
+        if continues is not None and (mark is None or continues is not mark.head):
+            self._is_history(continues)  # at once: its ends are no way on for anybody, and this request needs room
         self.order.tick()
         if use_cache and self.enabled:
             self._count(found, len(tokens))

@@ -12,6 +12,15 @@ import click
 
 from statemark.errors import ConfigurationError
 
+# Of what a file may say for which flag; Click itself would cut 1.9 to 1, and take true for 1.
+_KINDS: dict[type[Any], tuple[tuple[type, ...], str]] = {
+    click.types.BoolParamType: ((bool,), "true or false"),
+    click.types.IntParamType: ((int,), "a whole number"),
+    click.types.FloatParamType: ((int, float), "a number"),
+    click.types.StringParamType: ((str,), "a text in quotes"),
+    click.types.Path: ((str,), "a text in quotes"),
+}
+
 
 def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the flag. It is read before all others, so that they find their defaults in the file."""
@@ -38,8 +47,10 @@ def _load(ctx: click.Context, param: click.Parameter, path: Path | None) -> None
 def _named(command: click.Command, values: dict[str, Any], path: Path) -> dict[str, Any]:
     """Keys are flags without their dashes in front; - and _ are the same. Values by the parameter's own name."""
     names: dict[str, str] = {}
+    types: dict[str, Any] = {}
     for parameter in command.params:
         if isinstance(parameter, click.Option) and parameter.name and parameter.name != "config":
+            types[parameter.name] = parameter.type
             names |= {flag.lstrip("-").replace("-", "_"): parameter.name for flag in parameter.opts if "--" in flag}
     found: dict[str, Any] = {}
     for key, value in values.items():
@@ -50,5 +61,8 @@ def _named(command: click.Command, values: dict[str, Any], path: Path) -> dict[s
             raise ConfigurationError(f"{path}: there is no setting {key!r}", hint=hint)
         if isinstance(value, dict):
             raise ConfigurationError(f"{path}: {key!r} must be a value, not a table", hint="write all flags at the top")
+        wanted = next((words for kind, words in _KINDS.items() if isinstance(types[name], kind)), None)
+        if wanted is not None and type(value) not in wanted[0]:
+            raise ConfigurationError(f"{path}: {key!r} must be {wanted[1]}, got {value!r}")
         found[name] = value
     return found

@@ -151,7 +151,9 @@ def command(first: Path, second: Path, model: str | None, as_json: bool) -> None
 def _ask(replay: Replay, prompt: Prompt) -> Explanation:
     """What the cache has for this prompt; it is in the cache afterwards."""
     tokens = np.array(prompt.ids, dtype=np.int32)
-    found = explain(replay.cache.find(prompt.salt, tokens), len(tokens), prompt.turns, prompt.roles)
+    found = explain(
+        replay.cache.find(replay.cache.index.chain(prompt.salt), tokens), len(tokens), prompt.turns, prompt.roles
+    )
     replay.run(TraceRequest(prompt.salt, "", 0.0, tokens[:0], tokens, 1, prompt.turns))
     return found
 

@@ -26,6 +26,8 @@ class SizeType(click.ParamType):  # type: ignore[type-arg]
         if match is None:
             self.fail(f"{value!r} is not a size; write it like 2GiB, 512MiB or a number of bytes", param, ctx)
         unit = match.group(2)
+        if unit is None and "." in match.group(1):
+            self.fail(f"{value!r} is a part of a byte; did you mean {match.group(1)}GiB?", param, ctx)
         return int(float(match.group(1)) * 1024 ** _POWER[unit.upper() if unit else None])
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from statemark.cache.explain import WHY
 from statemark.cache.value import POLICIES
 from statemark.cli.talk import say
 from statemark.simulate.replay import Result, few_marks, ideal, together, unlimited
@@ -22,25 +23,22 @@ Examples:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table. `ratio`: tokens computed over those of the ideal cache."""
+    """One line of the table. `ratio`: tokens computed over those of the ideal cache; `lost`: by the names of `WHY`."""
 
     name: str
     computed: int
     reuse: float
     ratio: float
-    lost_evicted: int
-    lost_unmarked: int
+    lost: dict[str, int]
 
 
 def _row(name: str, result: Result, best: Result) -> Row:
-    lost = result.counters
     return Row(
         name,
         result.computed,
         round(result.reuse, 4),
         round(result.computed / best.computed, 4),
-        lost["tokens_lost_evicted"],
-        lost["tokens_lost_unmarked"],
+        {reason: result.counters[f"tokens_lost_{reason}"] for reason in WHY},
     )
 
 
@@ -93,9 +91,11 @@ def command(folder: Path, marks: int, shares: list[int], tails: str, as_json: bo
         }
         click.echo(json.dumps(out, sort_keys=True))
         return
-    click.echo(f"{'':34}{'computed':>14}{'reuse':>10}{'ratio':>8}{'lost: evicted':>15}{'unmarked':>12}")
+    reasons = [reason for reason in WHY if any(row.lost[reason] for row in rows)]
+    lost = "".join(f"{reason.replace('_', ' '):>13}" for reason in reasons)
+    click.echo(f"{'':34}{'computed':>14}{'reuse':>10}{'ratio':>8}" + (f"   lost:{lost}" if lost else ""))
     for row in rows:
+        lost = "".join(f"{row.lost[reason]:13,}" for reason in reasons)
         click.echo(
-            f"{row.name:34}{row.computed:14,}{row.reuse:10.2%}{row.ratio:8.3f}{row.lost_evicted:15,}"
-            f"{row.lost_unmarked:12,}"
+            f"{row.name:34}{row.computed:14,}{row.reuse:10.2%}{row.ratio:8.3f}" + (f"{'':8}{lost}" if lost else "")
         )

@@ -99,12 +99,13 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
-        cache_salt: str = "",
+        cache_salt: str | None = "",
     ) -> ChatPrompt:
         """Rendered, tokenized, with its turn positions. What the template says against it is InvalidRequestError.
 
         Earlier prompts of the same `cache_salt` make this one quicker, those of others don't: time would tell that
-        somebody else sent the same.
+        somebody else sent the same. None: only text and tokens are wanted; where messages end is neither looked for
+        nor remembered.
         """
         plain = plain_messages(messages)
         render = self._renderer(tools, template_kwargs or {})
@@ -120,6 +121,8 @@ class ChatTemplate:
         else:
             text = render(plain, add_generation_prompt)
         token_ids, spans = encode(text)
+        if cache_salt is None:
+            return ChatPrompt(text, token_ids, ())
         context = json.dumps([cache_salt, list(tools or ()), dict(template_kwargs or {})], sort_keys=True, default=repr)
         begins = self._turns.begins(lambda part: render(part, False), plain, text, context=context)
         turns = token_turns(spans, begins, [message["role"] for message in plain])

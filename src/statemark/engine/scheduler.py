@@ -141,7 +141,7 @@ class Scheduler:
         if read and not seq.fetched:  # once: while it waits for room, what was fetched may have gone again
             seq.fetched = True
             self.cache.fetch(seq.tokens, seq.chain)
-        lease = self.cache.begin(seq.request.cache_salt, seq.tokens, use_cache=read, chain=seq.chain)
+        lease = self.cache.begin(seq.chain, seq.tokens, use_cache=read)
         if lease is not None and not self.cache.grow(lease, lease.cached + 1):
             self.cache.release(lease)
             return None

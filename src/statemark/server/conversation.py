@@ -34,7 +34,8 @@ class Conversation:
     template_kwargs: Mapping[str, Any] | None = None
     use: ToolUse = field(default_factory=ToolUse)
 
-    async def render(self, state: ServerState, model: ServedModel, *, cache_salt: str = "") -> ChatPrompt:
+    async def render(self, state: ServerState, model: ServedModel, *, cache_salt: str | None = None) -> ChatPrompt:
+        """Without a salt the tokens alone, with nothing remembered: a count isn't known to belong to any client."""
         messages = self.messages
         if state.settings.normalize_system:
             messages, changes = await state.text.run(normalized, messages)

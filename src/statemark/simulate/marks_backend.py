@@ -42,7 +42,7 @@ class MarksBackend:
     def begin(self, job: Job) -> Start:
         request = job.request
         tokens = spell(request, job.known)
-        lease = self.cache.begin("", tokens)
+        lease = self.cache.begin(self.cache.index.chain(""), tokens)
         if lease is None:
             return Start.NO_ROOM
         if not self.cache.grow(lease, request.prompt + request.output):

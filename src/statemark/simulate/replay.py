@@ -69,7 +69,7 @@ class Replay:
         """One request from its lookup to its end mark."""
         tokens, prompt = request.tokens, len(request.tokens)
         chain = self._chain(request)
-        lease = self.cache.begin(request.session, tokens, chain=chain)
+        lease = self.cache.begin(chain, tokens)
         self.result.requests += 1
         self.result.prompt += prompt
         whole = np.concatenate([tokens, unique_tokens(request.output, self.result.requests)])
