@@ -126,7 +126,7 @@ class CacheManager:
             own, continues = goes_on(self.index, found, mark, len(tokens))
             at = mark.position
             lease = Lease(chain, pages, slot, at, mark.stamp, at, own, mark, copy, found, continues, shared, at)
-        if continues is not None and (mark is None or continues is not mark.head):
+        if continues is not None and (mark is None or continues is not mark.head or mark.kind not in HEADS):
             self._is_history(continues)  # at once: its ends are no way on for anybody, and this request needs room
         self.order.tick()
         if use_cache and self.enabled:
