@@ -13,9 +13,10 @@ import secrets
 import time
 from typing import Any
 
-from statemark.cache import PAGE_TOKENS, Budget, CacheManager
+from statemark.cache import Budget, CacheManager
 from statemark.engine.disk import DiskOptions, open_tier
 from statemark.engine.executor import Executor
+from statemark.engine.limits import fit_length
 from statemark.engine.request import EngineRequest, StepOutput, TokenLogprobs
 from statemark.engine.sampler import Sampler, SamplerState
 from statemark.engine.scheduler import Scheduler
@@ -63,7 +64,7 @@ class Engine:
         self.executor = executor
         self.max_num_seqs = max_num_seqs
         self.notices: list[str] = []
-        self.max_model_len = self._fit_length(cache_bytes, max_model_len)
+        self.max_model_len = fit_length(executor, cache_bytes, max_model_len, self.notices)
         budget = Budget(
             cache_bytes,
             page_bytes=executor.page_bytes,
@@ -73,7 +74,7 @@ class Engine:
         )
         executor.allocate(budget.pages.capacity, budget.slots.capacity)
         self.cache = CacheManager(budget, executor.fingerprint, enabled=enable_prefix_caching)
-        self.disk = None if disk is None else open_tier(disk, executor, self.cache)
+        self.disk = None if disk is None else open_tier(disk, executor, self.cache, self.notices)
         self.scheduler = Scheduler(
             self.cache,
             executor.stamps,
@@ -341,31 +342,6 @@ class Engine:
         self.scheduler.waiting.appendleft(seq)
 
     # --- checks ---------------------------------------------------------------------------------------------
-
-    def _fit_length(self, cache_bytes: int, wanted: int | None) -> int:
-        """The longest sequence that the cache can hold alone, at most what the model allows."""
-        page, slot = self.executor.page_bytes, self.executor.slot_bytes
-        room = max(0, cache_bytes - slot) // page * PAGE_TOKENS
-        longest = self.executor.max_model_len
-        if wanted is not None and not 2 <= wanted <= longest:
-            raise ConfigurationError(
-                f"max_model_len {wanted} is outside 2 to {longest}, the model's limit", hint=f"at most {longest}"
-            )
-        need = wanted or longest
-        if room >= need:
-            return need
-        needed = slot + -(-need // PAGE_TOKENS) * page
-        if wanted is not None or room < PAGE_TOKENS:
-            raise ConfigurationError(
-                f"cache memory of {cache_bytes:,} bytes is too small for one request of {need:,} tokens: it takes "
-                f"{needed:,} bytes ({slot:,} for its state and {page:,} for every {PAGE_TOKENS} tokens)",
-                hint=f"raise cache_memory to at least {needed if wanted else slot + page:,}, or lower max_model_len",
-            )
-        self.notices.append(
-            f"max_model_len is {room:,} instead of the model's {longest:,}: cache memory of {cache_bytes:,} bytes "
-            f"holds no more; {needed:,} would"
-        )
-        return room
 
     def _check(self, request: EngineRequest) -> None:
         ids = request.prompt_token_ids

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from statemark.cache import CacheManager
+from statemark.cache import PAGE_TOKENS, CacheManager
 from statemark.cache.disk import DiskTier, Folder, Layout, Pace
 from statemark.engine.executor import Executor
 from statemark.engine.memory import parse_bytes
@@ -44,8 +44,11 @@ def disk_options(cache_dir: str | Path | None, cache_disk: int | str, enabled: b
     return DiskOptions(path=Path(cache_dir), limit=limit)
 
 
-def open_tier(options: DiskOptions, executor: Executor, cache: CacheManager) -> DiskTier:
-    """ConfigurationError if the directory can't be made; one that can't be written is read only, and counted."""
+def open_tier(options: DiskOptions, executor: Executor, cache: CacheManager, notices: list[str]) -> DiskTier:
+    """ConfigurationError if the directory can't be made, or the limit is below one checkpoint.
+
+    A directory that can't be written is read only, and counted; a file system without room is told in `notices`.
+    """
     layout = Layout(
         fingerprint=executor.fingerprint,
         precision=executor.precision,
@@ -54,9 +57,21 @@ def open_tier(options: DiskOptions, executor: Executor, cache: CacheManager) -> 
         state_bytes=len(executor.slot_memory(0)),
         stamp_rows=len(executor.stamps(0)),
     )
+    least = layout.state_bytes + layout.page_bytes  # of a checkpoint, beside a header and token ids
+    if options.limit is not None and options.limit < least:
+        raise ConfigurationError(
+            f"cache_disk of {options.limit:,} bytes holds no checkpoint: one takes {layout.state_bytes:,} bytes for "
+            f"its state and {layout.page_bytes:,} for every {PAGE_TOKENS} tokens",
+            hint=f"raise cache_disk to {2 * least:,} or more, or leave out cache_dir",
+        )
     folder = Folder(options.path, options.limit or 0, layout, Counter())
     if options.limit is None:
         folder.limit = folder.bytes + _left(options.path) // _SHARE
+        if folder.limit < least:
+            notices.append(
+                f"the file system of {str(options.path)!r} has room for {folder.limit:,} bytes of checkpoints, and one "
+                f"takes {least:,}: none will be written"
+            )
     pace = options.pace or Pace(folder.probe())
     pending = max(2, cache.budget.slots.capacity // _PINNED_SHARE)
     tier = DiskTier(cache, executor, folder, pace, pending=pending, background=options.background)

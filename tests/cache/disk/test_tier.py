@@ -221,8 +221,21 @@ def test_the_budget_holds_and_what_is_used_stays(tmp_path: Path) -> None:
     assert stat(engine, "evicted") > 20
 
 
-def test_a_budget_below_one_checkpoint_writes_nothing(tmp_path: Path) -> None:
-    engine = opened(tmp_path, limit=100)
+def test_a_limit_below_one_checkpoint_is_refused_with_its_numbers(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"100 bytes holds no checkpoint: .* 8 bytes .* and 128 ") as caught:
+        opened(tmp_path / "new", limit=100)
+    assert "raise cache_disk to 272" in (caught.value.hint or "")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_full_file_system_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("statemark.engine.disk._left", lambda path: 100)
+    engine = opened(tmp_path, limit=None)
+    assert any("room for 50 bytes of checkpoints" in notice for notice in engine.notices)
+
+
+def test_a_budget_below_this_checkpoint_writes_nothing(tmp_path: Path) -> None:
+    engine = opened(tmp_path, limit=200)
     ask(engine)
     written(engine)
     assert files(tmp_path) == []
