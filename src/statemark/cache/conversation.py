@@ -19,6 +19,8 @@ def goes_on(index: PrefixIndex, found: Lookup, mark: Mark, prompt_tokens: int) -
         return Head(prompt_tokens), None
     near = mark.kind in HEADS or (mark.kind != "system" and mark.position >= mark.head.prompt_tokens - EDGE)
     if near and not mark.head.superseded:
+        if mark.kind == "junction" and found.shared == mark.position:
+            mark.hits += 1  # one more request that parts just where others did
         return Head(prompt_tokens), mark.head
     left = left_behind(index, found)
     if left is None:
