@@ -154,3 +154,14 @@ def test_an_interrupt_of_generate_is_code_130(model: FakeModel, monkeypatch: pyt
     monkeypatch.setattr(model, "step", interrupted)
     assert run(["generate", "--model", "m", "abc"]) == 130
     assert model.aborted == ["prompt-1"]
+
+
+def test_chat_without_a_model_or_document_has_something_to_ask_about() -> None:
+    asked = "Where is the golden desk?\nAnd the red lamp?\n"
+    result = CliRunner().invoke(chat, [], input=asked, catch_exceptions=False)
+    assert result.stdout.splitlines() == ["The golden desk is on shelf 36.", "The red lamp is on shelf 67."]
+    assert "looks facts up" in result.stderr
+    assert "- golden desk 36\n[0 of" in result.stderr  # what it thought
+    assert "think>" not in result.output
+    asked = CliRunner().invoke(chat, ["--system", "no facts"], input="hi\n", catch_exceptions=False)
+    assert "looks facts up" not in asked.stderr

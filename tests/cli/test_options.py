@@ -8,6 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from statemark.cli.frame import run
 from statemark.cli.options import EngineOptions, SizeType, engine_options, sampling_options
 
 
@@ -97,3 +98,20 @@ def test_every_flag_arrives() -> None:
 def test_the_model_may_come_from_the_environment() -> None:
     assert called(env={"STATEMARK_MODEL": "there"})[0].model == "there"
     assert called("--model", "here", env={"STATEMARK_MODEL": "there"})[0].model == "here"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["serve", "--port", "99999"], "99999 is out of range: it must be from 0 to 65535"),
+        (["serve", "--port", "x"], "'x' is no whole number"),
+        (["serve", "--request-timeout", "0"], "it must be above 0"),
+        (["serve", "--request-timeout", "x"], "'x' is no number"),
+        (["probe", "http://x", "--limit", "12"], "it must be at least 256"),
+    ],
+)
+def test_numbers_that_an_option_does_not_take_are_told_in_plain_words(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words) == 2
+    assert told in capsys.readouterr().err

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statemark.cache.budget import Budget
 from statemark.cache.digest import PAGE_TOKENS
 from statemark.cache.explain import WHY
+from statemark.words import counted
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,9 @@ class Capacity:
     def __str__(self) -> str:
         if self.smallest_prefix is None:
             return "no room for a mark beside a running request: nothing can be reused"
-        plural = "" if self.smallest_prefix == 1 else "s"
         return (
-            f"{self.tokens:,} tokens of pages and {self.marks:,} marks, "
-            f"smallest reusable prefix {self.smallest_prefix} token{plural}"
+            f"{counted(self.tokens, 'token')} of pages and {counted(self.marks, 'mark')}, "
+            f"smallest reusable prefix {counted(self.smallest_prefix, 'token')}"
         )
 
 

@@ -13,10 +13,12 @@ from statemark.cli.loading import describe, load, model_path
 from statemark.cli.options import EngineOptions, engine_options, sampling_options
 from statemark.cli.running import InterruptedAnswer, Timing, run_requests
 from statemark.cli.talk import dim, report_error, say
+from statemark.demo.document import SMALLEST, make_document
 from statemark.engine.outputs import TextDelta
 from statemark.engine.params import SamplingParams
 from statemark.engine.request import EngineRequest
 from statemark.errors import InvalidRequestError
+from statemark.parsing import HEADER_TOKENS, AnswerParser, Content, Event, Reasoning, opens_reasoning
 from statemark.server.answer import Answer
 from statemark.server.served import ServedModel
 
@@ -38,6 +40,8 @@ def command(system: str | None, sampling: dict[str, Any], options: EngineOptions
     model = load(options, model_path(options))
     params = SamplingParams.from_fields({"max_tokens": 1024} | dict(model.sampling_defaults) | sampling)
     say(f"{describe(model)}. /quit leaves, /help lists commands.")
+    if options.model is None and system is None:
+        system = _facts_to_ask_about()
     conversation = Conversation(model, params, system)
     for line in _lines():
         word, _, rest = line.strip().partition(" ")
@@ -55,6 +59,15 @@ def command(system: str | None, sampling: dict[str, Any], options: EngineOptions
             say(_COMMANDS)
         else:
             conversation.turn(line.strip())
+
+
+def _facts_to_ask_about() -> str:
+    """A system message for the bundled model, which can do nothing without; says what may be asked."""
+    document = make_document(SMALLEST)
+    say("This model looks facts up in its system message and can do nothing else. It has these:")
+    say(dim(document.text))
+    say(f"Ask, for instance: {document.questions[0].text} {document.questions[1].text}")
+    return document.system
 
 
 def _lines() -> Iterator[str]:
@@ -88,8 +101,10 @@ class Conversation:
     def turn(self, text: str) -> None:
         """Ask, print the answer as it comes, say what it took. A turn that can't be served leaves no trace."""
         self.messages.append({"role": "user", "content": text})
+        request = self._request()
+        shown = _Shown(self.model, request)
         try:
-            answer, timing = self._ask()
+            answer, timing = run_requests(self.model, [request], shown.add)
         except InterruptedAnswer as stopped:
             answer, timing = stopped.answer, stopped.timing
             click.echo(" [stopped]", nl=False)
@@ -98,12 +113,12 @@ class Conversation:
             report_error(error.message, error.hint)
             return
         click.echo()
-        self.messages.append({"role": "assistant", "content": answer.choices(0)[0].text})
+        self.messages.append({"role": "assistant"} | shown.message())
         say(dim(_figures(answer, timing)))
 
-    def _ask(self) -> tuple[Answer, Timing]:
+    def _request(self) -> EngineRequest:
         prompt = self.model.render_chat(self.messages)
-        request = EngineRequest(
+        return EngineRequest(
             request_id=f"turn-{next(self._numbers)}",
             prompt_token_ids=tuple(prompt.token_ids),
             params=self.params,
@@ -111,11 +126,37 @@ class Conversation:
             turn_positions=prompt.turn_positions,
             turn_roles=prompt.turn_roles,
         )
-        return run_requests(self.model, [request], _print_delta)
 
 
-def _print_delta(delta: TextDelta) -> None:
-    click.echo(delta.text, nl=False)
+class _Shown:
+    """Prints an answer as it comes, what the model thinks to stderr, and keeps both apart."""
+
+    def __init__(self, model: ServedModel, request: EngineRequest) -> None:
+        header = model.decode(request.prompt_token_ids[-HEADER_TOKENS:])
+        self._parser = AnswerParser(model.chat_format, in_reasoning=opens_reasoning(header, None))
+        self._content = self._reasoning = ""
+
+    def add(self, delta: TextDelta) -> None:
+        self._print(self._parser.push(delta.text))
+        if delta.finish_reason is not None:
+            self._print(self._parser.finish())
+
+    def message(self) -> dict[str, Any]:
+        """As templates know a turn: they drop what was thought, or don't."""
+        thought = {"reasoning_content": self._reasoning} if self._reasoning else {}
+        return {"content": self._content} | thought
+
+    def _print(self, events: list[Event]) -> None:
+        for event in events:
+            match event:
+                case Reasoning(text):
+                    self._reasoning += text
+                    click.echo(dim(text), nl=False, err=True)
+                case Content(text):
+                    if self._reasoning and not self._content:
+                        click.echo(err=True)
+                    self._content += text
+                    click.echo(text, nl=False)
 
 
 def _figures(answer: Answer, timing: Timing) -> str:

@@ -20,6 +20,7 @@ from statemark.server.messages import template_messages
 from statemark.server.protocol import ChatRequest, parse
 from statemark.simulate.replay import Replay
 from statemark.simulate.traces import TraceRequest
+from statemark.words import counted
 
 _EXAMPLES = """\b
 Examples:
@@ -129,8 +130,8 @@ def command(first: Path, second: Path, model: str | None, as_json: bool) -> None
     if as_json:
         click.echo(json.dumps(result, sort_keys=True))
         return
-    click.echo(f"first     {len(a.ids):,} tokens")
-    click.echo(f"second    {len(b.ids):,} tokens")
+    click.echo(f"first     {counted(len(a.ids), 'token')}")
+    click.echo(f"second    {counted(len(b.ids), 'token')}")
     if shared == len(b.ids):
         click.echo(f"shared    {shared:,}: all of the second")
     elif shared == len(a.ids):
@@ -143,7 +144,7 @@ def command(first: Path, second: Path, model: str | None, as_json: bool) -> None
         click.echo(f"  second  {reader.words(b.ids[shared : shared + _AROUND])}")
     lost = f"; {found.lost:,} of them for want of a mark: {WHY[found.veto]}" if found.veto is not None else ""
     salts = "; their salts differ, so nothing is shared" if a.salt != b.salt else ""
-    click.echo(f"pages     {found.page_match:,} tokens in whole pages{salts}")
+    click.echo(f"pages     {counted(found.page_match, 'token')} in whole pages{salts}")
     click.echo(f"reused    {found.reused:,}; {result['computed']:,} to compute{lost}")
     click.echo(f"repeated  {again.reused:,} reused if the second is asked again")
 

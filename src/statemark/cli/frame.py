@@ -9,6 +9,7 @@ import difflib
 import errno
 import importlib
 import importlib.util
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -120,7 +121,21 @@ def _describe(error: click.ClickException) -> tuple[str, str]:
     if isinstance(error, click.NoSuchOption) and error.possibilities:
         return f"no such option {error.option_name}", f"did you mean {' or '.join(sorted(error.possibilities))}?"
     message = error.format_message().rstrip(".")
-    message = message[:1].lower() + message[1:]
+    message = _plain(message[:1].lower() + message[1:])
     if isinstance(error, click.UsageError) and error.ctx is not None:
         return message, f"`{error.ctx.command_path} --help` lists what it takes"
     return message, ""
+
+
+def _plain(message: str) -> str:
+    """click's words for numbers in ours."""
+    message = re.sub(r"is not a valid integer(?: range)?$", "is no whole number", message)
+    message = re.sub(r"is not a valid float(?: range)?$", "is no number", message)
+    head, found, limits = message.partition(" is not in the range ")
+    if not found:
+        return message
+    between = re.fullmatch(r"(\S+)<=x<=(\S+)", limits)
+    words = f"from {between[1]} to {between[2]}" if between else limits
+    for sign, text in (("x>=", "at least "), ("x>", "above "), ("x<=", "at most "), ("x<", "below ")):
+        words = words.replace(sign, text)
+    return f"{head} is out of range: it must be {words}"

@@ -12,6 +12,7 @@ from statemark.cli.talk import Progress, say
 from statemark.engine.llm import bundled_model
 from statemark.server.loaded import LoadedModel
 from statemark.server.served import ServedModel
+from statemark.words import counted
 
 if TYPE_CHECKING:
     from statemark.faults import Fault
@@ -67,5 +68,4 @@ def load(
 
 def describe(model: ServedModel) -> str:
     """Which model this is, in a phrase."""
-    threads = f"{model.threads} thread{'' if model.threads == 1 else 's'}"
-    return f"model {model.name} ({model.precision}, {model.isa}, {threads})"
+    return f"model {model.name} ({model.precision}, {model.isa}, {counted(model.threads, 'thread')})"

@@ -10,6 +10,7 @@ import click
 
 from statemark.cli.talk import say
 from statemark.errors import ConfigurationError
+from statemark.words import counted
 
 _EXAMPLES = """\b
 Example:
@@ -60,4 +61,4 @@ def command(
         address, number = listener.getsockname()[:2]
         say(f"recording http://{address}:{number}/v1 -> {base_url(target)}, into {out} (Ctrl-C stops)")
         uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run(sockets=[listener])
-        say(f"{recorder.written} requests written, {recorder.skipped} left out")
+        say(f"{counted(recorder.written, 'request')} written, {recorder.skipped} left out")

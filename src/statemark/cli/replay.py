@@ -22,6 +22,7 @@ from statemark.replay.records import Record, finished, read_records, record_line
 from statemark.replay.report import figures, lines
 from statemark.replay.synthetic import Agent, agent_sessions
 from statemark.replay.workload import SessionPlan, Vocabulary, fitted
+from statemark.words import counted
 
 _EXAMPLES = """\b
 Examples:
@@ -226,7 +227,7 @@ async def _run(
         longest = min((s.target.max_model_len or 1 << 30) for s in sessions)
         kept, dropped = fitted(plans, longest - 1, max_output)
         if dropped:
-            say(f"note: {dropped} requests don't fit a context of {longest:,} tokens and are left out")
+            say(f"note: left out, since a context of {longest:,} tokens can't hold them: {counted(dropped, 'request')}")
         if not kept:
             raise ConfigurationError(f"no request fits a context of {longest:,} tokens")
         keeper = _Keeper(out, head, resume, lambda done: progress("replay", done, total))

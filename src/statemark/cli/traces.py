@@ -13,6 +13,7 @@ from statemark.cache.value import POLICIES
 from statemark.cli.talk import say
 from statemark.simulate.replay import Result, few_marks, ideal, together, unlimited
 from statemark.simulate.traces import TAILS, read_sessions
+from statemark.words import counted
 
 _EXAMPLES = """\b
 Examples:
@@ -69,13 +70,14 @@ def command(folder: Path, marks: int, shares: list[int], tails: str, as_json: bo
     """
     sessions = read_sessions(folder, tails=tails)
     best = ideal(request for session in sessions for request in session)
-    say(f"{len(sessions)} sessions, {best.requests:,} requests, {best.prompt:,} prompt tokens")
+    requests, tokens = counted(best.requests, "request"), counted(best.prompt, "prompt token")
+    say(f"{counted(len(sessions), 'session')}, {requests}, {tokens}")
     rows = [_row("ideal, attention only", best, best)]
     everything = unlimited(sessions)
     rows.append(_row("marks without limit", everything, best))
     for policy in POLICIES:
         result = few_marks(sessions, marks, policy)
-        rows.append(_row(f"{marks} marks a session, {policy}", result, best))
+        rows.append(_row(f"{counted(marks, 'mark')} a session, {policy}", result, best))
     for share in shares:
         for policy in POLICIES:
             result = together(sessions, everything.peak_bytes // share, policy)

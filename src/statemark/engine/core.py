@@ -22,6 +22,7 @@ from statemark.engine.sampler import Sampler, SamplerState
 from statemark.engine.scheduler import Scheduler
 from statemark.engine.sequence import Chunk, Sequence, StepPlan
 from statemark.errors import ConfigurationError, IntegrityError, InvalidRequestError
+from statemark.words import counted
 
 logger = logging.getLogger(__name__)
 
@@ -355,7 +356,7 @@ class Engine:
             raise InvalidRequestError("the prompt is empty", hint="give at least one token", param="prompt")
         if len(ids) >= self.max_model_len:
             raise InvalidRequestError(
-                f"the prompt has {len(ids):,} tokens; with at least one token of answer the limit is "
+                f"the prompt has {counted(len(ids), 'token')}; with at least one token of answer the limit is "
                 f"{self.max_model_len - 1:,}",
                 hint="shorten the prompt, or raise max_model_len or cache_memory",
                 param="prompt",

@@ -16,10 +16,19 @@ from statemark.parsing.events import (
     ParsedAnswer,
     Reasoning,
 )
-from statemark.parsing.formats import ALIASES, TOOL_FORMATS, ChatFormat, ToolFormat, choose_format, opens_reasoning
+from statemark.parsing.formats import (
+    ALIASES,
+    HEADER_TOKENS,
+    TOOL_FORMATS,
+    ChatFormat,
+    ToolFormat,
+    choose_format,
+    opens_reasoning,
+)
 
 __all__ = [
     "ALIASES",
+    "HEADER_TOKENS",
     "TOOL_FORMATS",
     "AnswerParser",
     "Call",

@@ -104,6 +104,10 @@ def _tool_format(template: str, has_token: Callable[[str], bool]) -> str:
     return "none"
 
 
+HEADER_TOKENS = 16
+"""Tokens at a prompt's end that can hold a generation header's think tag and the white space after it."""
+
+
 def opens_reasoning(prompt: str, continued: str | None = None) -> bool:
     """Whether an answer to this prompt begins inside a think section.
 

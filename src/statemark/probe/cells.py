@@ -14,6 +14,7 @@ from statemark.probe.answer import Answer, compare
 from statemark.probe.bench import Asked, Asker
 from statemark.probe.documents import Documents, Unit
 from statemark.probe.judge import NOTHING, Observation, Scale
+from statemark.words import counted
 
 TAIL = 27  # tokens of B behind the shared ones, where nothing else is asked for
 _SCALE_LENGTH, _SCALE_DOCUMENTS = 640, 3
@@ -85,7 +86,7 @@ class Cells:
 
     def _cold_observation(self, cell: str, asked: Asked, reference: Answer, run: int, why: str = "") -> Observation:
         if asked.cached:
-            why = f"{asked.cached} tokens came from the cache where none should"
+            why = f"{counted(asked.cached, 'token')} came from the cache where none should"
         return _observed(cell, asked, reference, run, why)
 
     # --- with hits ------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from statemark.probe.answer import Shift
+from statemark.words import counted
 
 COLD = ("repeat", "mates", "chunks")  # cells without a hit: what is not the cache's doing
 OWN = ("again", "mates hit")  # hits on what the same prompt has written
@@ -221,7 +222,7 @@ def _explanation(cells: Sequence[str], beyond: Sequence[str]) -> str:
 
 def _effect(o: Observation) -> str:
     if o.cell == "salt":
-        return f"{o.cached} tokens came from a prefix of another salt"
+        return f"{counted(o.cached or 0, 'token')} came from a prefix of another salt"
     text = "the text as well" if o.shift.text is not None else "the text stays the same"
     if o.shift.argmax is not None:
         text = f"the likeliest token too, {text}"

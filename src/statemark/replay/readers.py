@@ -21,6 +21,7 @@ from statemark.errors import ConfigurationError
 from statemark.replay.workload import Abstract, SessionPlan, Turn
 from statemark.simulate.formats import MOONCAKE_BLOCK
 from statemark.simulate.traces import TraceRequest, read_sessions
+from statemark.words import counted
 
 RECORD = "statemark-trace-1"
 _FRESH = 1 << 40  # abstract tokens from here on occur once
@@ -52,7 +53,7 @@ def read_trace(path: Path) -> tuple[list[SessionPlan], list[str]]:
     notes = [f"line {n} of {path.name} was left out: {error}" for n, error in broken[:3]]
     if len(broken) > 3:
         notes.append(f"{len(broken) - 3} more lines of {path.name} were left out")
-    notes += [f"{bad} requests of {path.name} were left out: their fields make no sense"] if bad else []
+    notes += [f"{path.name}: {counted(bad, 'request')} left out for fields that make no sense"] if bad else []
     if not sessions:
         raise ConfigurationError(f"{path} holds no request that can be replayed")
     return sorted(sessions, key=lambda s: s.at), notes

@@ -16,6 +16,7 @@ from statemark.engine.request import EngineRequest
 from statemark.engine.structured import Constraint
 from statemark.engine.text_engine import Progress, TextEngine, load_text_engine
 from statemark.parsing import choose_format
+from statemark.words import counted
 
 
 class LoadedModel:
@@ -112,7 +113,7 @@ class LoadedModel:
             f"model    {self.name} ({self.text.model.architecture}), {self.precision}, "
             f"{self.text.model.weight_bytes / 1e6:,.1f} MB of weights",
             f"runs on  {self.threads} thread{'' if self.threads == 1 else 's'}, {self.isa}",
-            f"context  {self.max_model_len:,} tokens, {self.max_num_seqs} sequences at once",
+            f"context  {self.max_model_len:,} tokens, {counted(self.max_num_seqs, 'sequence')} at once",
             f"cache    {stats.bytes_total / 2**20:,.0f} MiB: {holds}",
             f"         {stats.bytes_per_token:,.0f} bytes a cached token, {stats.bytes_per_mark:,} bytes a mark; "
             "either kind may take the other's room",
@@ -125,7 +126,7 @@ class LoadedModel:
         if tier is None:
             return []
         stats = tier.stats()
-        others = "" if not (count := tier.folder.others) else f"; {count:,} files of other models"
+        others = "" if not (count := tier.folder.others) else f"; {counted(count, 'file')} of other models"
         return [
             f"disk     {tier.folder.path}: {stats['disk_marks']:,} marks of this model, "
             f"{stats['disk_bytes'] / 2**20:,.0f} of {tier.folder.limit / 2**20:,.0f} MiB{others}; "

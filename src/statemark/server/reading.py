@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from statemark.engine.request import EngineRequest
 from statemark.parsing import (
+    HEADER_TOKENS,
     AnswerParser,
     CallArguments,
     CallBroken,
@@ -22,9 +23,6 @@ from statemark.server.errors import ApiError
 from statemark.server.parts import Part
 from statemark.server.served import ServedModel
 from statemark.server.tool_use import ToolUse, offered
-
-_HEADER_TOKENS = 16
-"""Tokens at a prompt's end that can hold a generation header's think tag and the white space after it."""
 
 
 class AnswerReader:
@@ -94,7 +92,7 @@ def answer_reader(
     if use.must_call:
         tools = {use.must_call: tools[use.must_call]}
     continued = conversation.messages[-1].get("content") if conversation.continues else None
-    header = model.decode(request.prompt_token_ids[-_HEADER_TOKENS:])
+    header = model.decode(request.prompt_token_ids[-HEADER_TOKENS:])
     opened = opens_reasoning(header, continued if isinstance(continued, str) else None)
     parser = AnswerParser(
         model.chat_format,

@@ -84,7 +84,8 @@ def fit_cost(path: Path, budget: int) -> Fit:
             _rows(values, budget, rows, times)
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigurationError(
-                f"{path.name}:{number}: {error!r}", hint="each line needs prompt, cached, output, ttft and e2e"
+                f"{path.name}:{number}: {f'there is no {error}' if isinstance(error, KeyError) else error}",
+                hint="each line needs prompt, cached, output, ttft and e2e",
             ) from None
     if len(rows) < len(FIELDS):
         raise ConfigurationError(f"{path.name}: {len(rows)} times are too few to fit {len(FIELDS)} numbers to")

@@ -58,7 +58,10 @@ def _session(file: Path, tails: str) -> list[TraceRequest]:
     except ConfigurationError:
         raise
     except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
-        raise ConfigurationError(f"{file.name} is no session: {error!r}") from None
+        why = f"there is no {error}" if isinstance(error, KeyError) else str(error) or "it ends too early"
+        raise ConfigurationError(
+            f"{file.name} is no session: {why}", hint="sessions are gzipped JSON with id, block_size and requests"
+        ) from None
 
 
 def _spell(session: str, found: list[_Entry], *, appended: bool) -> list[TraceRequest]:
