@@ -2,6 +2,7 @@
 
     python benchmarks/quantization.py MODEL                                   # float32 against bfloat16, int8 and int4
     python benchmarks/quantization.py MODEL --tokens 50000 --peers FOLDER     # and llama.cpp's of the same model
+    python benchmarks/quantization.py MODEL --random                          # random weights in MODEL's shape
 
 The text is the language reference that comes with Python (pydoc_data), in windows of 512 tokens. With --peers the model
 is converted to GGUF, quantised by llama-quantize and run by llama.cpp itself, on the same tokens; FOLDER is that of
@@ -15,6 +16,7 @@ import json
 import pydoc_data.topics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +72,7 @@ def theirs(folder: Path, model: Path, vocabulary: int, threads: int) -> dict[str
     sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
     from environments import set_up
     from llama_cpp import converted, environment, logits_tool
+    from padded import loadable
 
     peers = set_up(folder, ["llama"])
     tool, variables = logits_tool(peers), environment(peers.llama_bin)
@@ -81,7 +84,10 @@ def theirs(folder: Path, model: Path, vocabulary: int, threads: int) -> dict[str
         )
         return Candidate(lambda ids: _asked(process, ids, vocabulary), file.stat().st_size)
 
-    return {f"llama.cpp {weights}": start(converted(folder, model, weights, peers)) for weights in GGUF}
+    with tempfile.TemporaryDirectory() as scratch:
+        source = loadable(model, Path(scratch))
+        files = {weights: converted(folder, source, weights, peers) for weights in GGUF}
+    return {f"llama.cpp {weights}": start(file) for weights, file in files.items()}
 
 
 def _asked(process: subprocess.Popen[bytes], ids: np.ndarray, vocabulary: int) -> np.ndarray:
@@ -106,15 +112,37 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--tokens", type=int, default=10_000)
     parser.add_argument("--peers", type=Path, metavar="FOLDER", help="compare with llama.cpp, which is there or made")
+    parser.add_argument("--random", action="store_true", help="measure a model of the same shape with random weights")
+    parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
-    runtime = Runtime()
-    parts = windows(args.model, args.tokens)
-    exact = ours(args.model, runtime, dtype="float32")
-    candidates = {name: ours(args.model, runtime, **options) for name, options in OURS.items()}
-    if args.peers is not None:
-        vocabulary = int(json.loads((args.model / "config.json").read_text())["vocab_size"])
-        candidates |= theirs(args.peers, args.model, vocabulary, runtime.threads)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = randomised(args.model, Path(scratch)) if args.random else args.model
+        rows = measure(folder, args.tokens, Runtime(args.threads), args.peers)
+    if args.json:
+        print(json.dumps({"tokens": args.tokens, "rows": rows}, sort_keys=True))
+        return
+    print(f"{'':<24}{'KL, nats':>12}{'same best':>12}{'MB':>9}")
+    for name, row in rows.items():
+        print(f"{name:<24}{row['kl']:>12.6f}{row['same_best']:>12.2%}{row['bytes'] / 1e6:>9.1f}")
+
+
+def randomised(model: Path, scratch: Path) -> Path:
+    from statemark.models.make_model import write_model
+
+    out = scratch / f"{model.name}-random"
+    write_model(out, json.loads((model / "config.json").read_text()), seed=0, dtype="bfloat16")
+    return out
+
+
+def measure(folder: Path, tokens: int, runtime: Runtime, peers: Path | None) -> dict[str, dict[str, float]]:
+    """Figures by candidate. Each window is run by all of them, so the float32 logits are made once."""
+    parts = windows(folder, tokens)
+    exact = ours(folder, runtime, dtype="float32")
+    candidates = {name: ours(folder, runtime, **options) for name, options in OURS.items()}
+    if peers is not None:
+        vocabulary = int(json.loads((folder / "config.json").read_text())["vocab_size"])
+        candidates |= theirs(peers, folder, vocabulary, runtime.threads)
     divergence, agreed = dict.fromkeys(candidates, 0.0), dict.fromkeys(candidates, 0)
     for number, ids in enumerate(parts, 1):
         print(f"\r{number} of {len(parts)} windows", end="", file=sys.stderr, flush=True)
@@ -125,16 +153,10 @@ def main() -> None:
             divergence[name] += float((weights * (p - q)).sum())
             agreed[name] += int((best == q.argmax(axis=1)).sum())
     print(file=sys.stderr)
-    rows = {
-        name: {"kl": divergence[name] / args.tokens, "same_best": agreed[name] / args.tokens, "bytes": found.nbytes}
+    return {
+        name: {"kl": divergence[name] / tokens, "same_best": agreed[name] / tokens, "bytes": found.nbytes}
         for name, found in candidates.items()
     }
-    if args.json:
-        print(json.dumps({"tokens": args.tokens, "rows": rows}, sort_keys=True))
-        return
-    print(f"{'':<24}{'KL, nats':>12}{'same best':>12}{'MB':>9}")
-    for name, row in rows.items():
-        print(f"{name:<24}{row['kl']:>12.6f}{row['same_best']:>12.2%}{row['bytes'] / 1e6:>9.1f}")
 
 
 if __name__ == "__main__":
