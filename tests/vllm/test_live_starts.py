@@ -30,7 +30,7 @@ def test_the_plugin_is_found_by_vllm() -> None:
 
 
 def test_over_http() -> None:
-    """`--scheduler-cls` and `--additional-config` as flags, the engine in another process, the metric."""
+    """`vllm serve` with `--scheduler-cls` and `--additional-config`, the engine in another process, the metric."""
     found = script("tests.vllm.live.server", "http")
     assert "prefills are cut by the rule 'fast' (chosen by the additional config)" in found["log"]
     assert found["log"].count("statemark: minimum-prefix") == 1
@@ -44,11 +44,10 @@ def test_over_two_ranks() -> None:
     """Scheduler and both workers in processes of their own: cold, warm and sibling answers agree."""
     found = script("tests.vllm.live.server", "ranks")
     (none, cold), (reused, warm) = found["cold"], found["warm"]
-    assert none == 0
-    assert reused > 1000
+    assert (none, reused) == (0, 800)
     assert warm == cold
+    assert [cached for cached, _ in found["siblings"]] == [800, 1120]
     assert {d for _, d in found["siblings"]} == {found["cold_sibling"][1]}
-    assert found["siblings"][1][0] > 0
     assert "prefills are cut by the rule 'exact'" in found["log"]
 
 

@@ -60,11 +60,16 @@ def read_layout(scheduler: Any, kernel_chunk: KernelChunk) -> Layout:
     """
     config, settings = scheduler.vllm_config, scheduler.cache_config
     ranks = scheduler.dcp_world_size
-    dropped = scheduler.kv_cache_manager.coordinator.eagle_group_ids
+    coordinator = scheduler.kv_cache_manager.coordinator
+    # 0.33 keeps the groups flagged where nothing is dropped, and names those that drop.
+    dropped = getattr(coordinator, "drop_eagle_group_ids", coordinator.eagle_group_ids)
     groups = [_group(g, ranks, dropped=i in dropped) for i, g in enumerate(scheduler.kv_cache_config.kv_cache_groups)]
     state_grid(groups)  # refuses groups that disagree, before anything is derived from them
     if getattr(scheduler, "prefix_replay_group_ids", ()):
         raise UnknownLayoutError("a sliding window is replayed after a hit")
+    ahead = getattr(scheduler, "num_hash_lookahead_tokens", 0)  # since 0.33
+    if ahead > 1:  # one is what a lookup leaves out anyway
+        raise UnknownLayoutError(f"hashes of blocks cover {ahead} tokens after them")
     step = scheduler.mamba_prefill_checkpoint_alignment if scheduler.mamba_has_prefill_checkpoint_blocks else None
     geometry = Geometry(
         groups=tuple(_merged(groups)),

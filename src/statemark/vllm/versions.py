@@ -49,6 +49,23 @@ KNOWN: dict[str, tuple[str, ...]] = {
         "4f655fb4b7c8",
         "1e55a51ad17f",
     ),
+    # Hashes may look ahead of their block instead of EAGLE's drop; the layout is refused where that moves a stop.
+    "0.33.0": (
+        "84fed5ada7ea",
+        "7e04837c7860",
+        "4a0fecd4c566",
+        "5bd21f5581b6",
+        "347c7438b329",
+        "08560af857a8",
+        "0c472659baa0",
+        "afed2c8e0f96",
+        "6a77d18e9031",
+        "f1b5ad80f816",
+        "b81324bf0e35",
+        "b530a7c468c2",
+        "4f655fb4b7c8",
+        "1e55a51ad17f",
+    ),
 }
 
 

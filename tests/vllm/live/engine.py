@@ -14,16 +14,39 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import count
-from pathlib import Path
 from typing import Any
 
 from statemark.align.rules import make_rule
 from tests.align.tiny_models import qwen3_5, qwen3_next
+from tests.vllm.live import drafts, weights
 
-# One recurrent layer and one of attention: the CPU's recurrent kernel is slow, and blocks don't depend on the depth.
-TWO = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
-MODELS = {"qwen3-next": qwen3_next(**TWO), "qwen3.5": qwen3_5(**TWO)}
+# Few layers and heads: the CPU's recurrent kernel is slow. With float32 states and blocks of a multiple of 32 (the
+# smallest that vLLM for CPUs takes) the block comes to 160 tokens, two and a half chunks of the recurrent kernel. As
+# with the 544, 784 and 1,568 of large models, the kernel then cuts a chunk that starts at a boundary at other places
+# than one that started before it.
+SMALL = {
+    "num_hidden_layers": 4,
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+    "linear_num_value_heads": 4,
+}
+MODELS = {
+    "qwen3-next": qwen3_next(**SMALL),
+    "qwen3.5": qwen3_5(**SMALL),
+    "qwen3.5-mtp": qwen3_5(**SMALL, mtp_num_hidden_layers=1),
+    "qwen3.5-hidden": qwen3_5(**SMALL),
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "qwen3.5-mtp": {"speculative_config": {"method": "mtp", "num_speculative_tokens": 2}},
+    # Hidden states of two layers fill a page with 80 tokens: the smallest block is half that of the states.
+    "qwen3.5-hidden": {
+        "speculative_config": {
+            "method": "extract_hidden_states",
+            "num_speculative_tokens": 1,
+            "draft_model_config": {"hf_config": {"eagle_aux_hidden_state_layer_ids": [1, 2]}},
+        },
+        "kv_transfer_config": {"kv_connector": "ExampleHiddenStatesConnector", "kv_role": "kv_producer"},
+    },
+}
 
 STOCK = "vllm-0.32"
 RULES = (STOCK, "exact", "fast")
@@ -31,11 +54,23 @@ RULES = (STOCK, "exact", "fast")
 
 @dataclass
 class Answer:
-    """What one request got: tokens reused, a digest of every token's top log-probabilities, its chunk ends."""
+    """What one request got: tokens reused, the top log-probabilities of every token and their digest, its chunk ends,
+    and how many steps gave it tokens after the first."""
 
     cached: int
-    digest: str
+    rows: list[dict[int, float]]
     ends: list[int] = field(default_factory=list)
+    decodes: int = 0
+
+    @property
+    def digest(self) -> str:
+        return digest(self.rows)
+
+    def distance(self, other: Answer) -> float:
+        """The largest difference of the first token's log-probabilities, of those that both have. Later tokens may
+        follow different ones."""
+        mine, theirs = self.rows[0], other.rows[0]
+        return max(abs(mine[t] - theirs[t]) for t in mine.keys() & theirs.keys())
 
 
 @dataclass
@@ -70,9 +105,15 @@ class Engine:
         self.forget()
 
     def forget(self) -> None:
+        for _ in range(3):  # a connector lets go of a request's blocks in the steps after its last
+            self.llm.llm_engine.step()
         assert self.llm.reset_prefix_cache()
         self.steps.clear()
         self.requests.clear()
+
+    def drafts(self) -> int:
+        """Tokens that a drafter proposes in each step, 0 without one."""
+        return int(self.scheduler.num_spec_tokens)
 
     def ask(self, *prompts: Sequence[int], tokens: int = 1) -> list[Answer]:
         """Prompts of token ids, all at once."""
@@ -82,24 +123,32 @@ class Engine:
         before = len(self.steps)
         done = self.llm.generate([{"prompt_token_ids": [*p]} for p in prompts], sampling, use_tqdm=False)
         return [
-            Answer(output.num_cached_tokens, digest(output.outputs[0].logprobs), self._ends(output, before))
+            Answer(output.num_cached_tokens, rows(output.outputs[0].logprobs), *self._ends(output, before))
             for output in done
         ]
 
-    def _ends(self, output: Any, since: int) -> list[int]:
-        at, ends = output.num_cached_tokens, []
+    def _ends(self, output: Any, since: int) -> tuple[list[int], int]:
+        at, ends, decodes = output.num_cached_tokens, [], 0
         name = next((n for n in self.requests if n.startswith(f"{output.request_id}-") or n == output.request_id), None)
         for step in self.steps[since:]:
-            if name in step and at < len(output.prompt_token_ids):
+            if name not in step:
+                continue
+            if at < len(output.prompt_token_ids):
                 at += step[name]
                 ends.append(at)
-        return ends
+            else:
+                decodes += 1
+        return ends, decodes
 
 
-def digest(logprobs: Any) -> str:
+def rows(logprobs: Any) -> list[dict[int, float]]:
+    return [{token: entry.logprob for token, entry in row.items()} for row in logprobs]
+
+
+def digest(rows: list[dict[int, float]]) -> str:
     """SHA-256 over the top log-probabilities of every generated token."""
-    rows = [sorted((token, repr(entry.logprob)) for token, entry in row.items()) for row in logprobs]
-    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+    exact = [sorted((token, repr(value)) for token, value in row.items()) for row in rows]
+    return hashlib.sha256(json.dumps(exact).encode()).hexdigest()
 
 
 def text(name: str, length: int) -> list[int]:
@@ -112,36 +161,29 @@ def text(name: str, length: int) -> list[int]:
 def engine(model: str, **options: Any) -> Iterator[Engine]:
     """A tiny model with random weights, served in this process."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    drafts.register()
     with tempfile.TemporaryDirectory() as folder:
-        _larger_weights()
         yield Engine(start(model, folder, max_num_batched_tokens=8192, **options))
-
-
-def _larger_weights() -> None:
-    """vLLM's dummy weights are all alike and below a thousandth: no sum then depends on the order of its terms."""
-    from vllm.model_executor.model_loader import dummy_loader, weight_utils
-
-    seeds = count(1)
-    fill = weight_utils.initialize_single_dummy_weight
-    dummy_loader.initialize_single_dummy_weight = lambda tensor: fill(tensor, -0.1, 0.1, next(seeds))
 
 
 def start(model: str, folder: str, **options: Any) -> Any:
     from vllm import LLM
 
-    Path(folder, "config.json").write_text(json.dumps(MODELS[model]))
+    weights.write(folder, MODELS[model])
     return LLM(
         model=folder,
         **{
             "skip_tokenizer_init": True,
             "enforce_eager": True,
-            "load_format": "dummy",
             "dtype": "bfloat16",
             "max_model_len": 8192,
+            "block_size": 16,
+            "mamba_ssm_cache_dtype": "float32",
             "max_num_seqs": 16,
             "kv_cache_memory_bytes": 256 << 20,
             "enable_prefix_caching": True,
             "scheduler_cls": "statemark.vllm.Scheduler",
+            **OPTIONS.get(model, {}),
             **options,
         },
     )

@@ -10,9 +10,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tests.vllm.live.engine import RULES, Engine, engine, text
+from tests.vllm.live.engine import RULES, STOCK, Engine, engine, text
 
 BUDGETS = (512, 1024, 2048, 8192)
+OUTPUTS = 4  # tokens whose log-probabilities are compared
 
 
 def lengths(block: int) -> list[int]:
@@ -89,41 +90,76 @@ def states_of(served: Engine, length: int) -> int:
 def outputs(served: Engine) -> dict[str, Any]:
     """Ten pairs A, B that share a prefix near a boundary: B after A, and B again, against B cold."""
     cells = [_pairs(served, rule, budget, "alone") for budget in BUDGETS for rule in RULES]
-    for rule in ("vllm-0.32", "exact"):
-        cells += [_pairs(served, rule, 512, place) for place in ("first", "last")]
-    return {"block": served.block, "cells": cells}
+    for budget in (BUDGETS[0], BUDGETS[-1]):
+        cells += [_pairs(served, rule, budget, place) for rule in (STOCK, "exact") for place in ("first", "last")]
+    return {"block": served.block, "drafts": served.drafts(), "cells": cells}
+
+
+def pairs(block: int, dropped: int) -> list[tuple[int, int, int]]:
+    """(shared prefix, tail of A, tail of B) of ten pairs. The shared prefix ends on either side of a boundary; most B
+    end a block or more past the boundary that A leaves, so that a cold run may pass it within a chunk. `dropped` blocks
+    of a hit are given back where a drafter needs their last tokens. The last B ends two tokens before a boundary."""
+    shared = [(k + dropped) * block + more for k in (1, 5) for more in (-1, 0, 1, 40, 100)]
+    tails = [90 + 11 * n + (0 if n in (2, 7) else block) for n in range(len(shared) - 1)]
+    return [(s, 20 + 3 * n, tail) for n, (s, tail) in enumerate(zip(shared, [*tails, 2 * block - 102], strict=True))]
 
 
 def _pairs(served: Engine, rule: str, budget: int, place: str) -> dict[str, Any]:
     """How many pairs differ where B is alone in its steps, or first or last of four prompts that arrive together."""
-    block, differ, unstable = served.block, 0, 0
-    shared = [block - 1, block, block + 1, block + 40, block + 200, 2 * block - 1, 2 * block, 2 * block + 1]
+    differ = unstable = reused = accepted = 0
+    apart = 0.0
     served.cell(rule, budget)
-    for n, common in enumerate([*shared, 2 * block + 70, 2 * block + 130]):
-        prefix = text(f"pair {n}", common)
-        # Most B end a block or more past A's last boundary: cold, vLLM's own cut then runs over the one that A left.
-        tail = 90 + 11 * n + (block if n % 3 else 0)
-        a, b = prefix + text(f"a {n}", 20 + 7 * n), prefix + text(f"b {n}", tail)
+    for n, (shared, of_a, of_b) in enumerate(pairs(served.block, int(served.frame.drop))):
+        prefix = text(f"pair {n}", shared)
+        a, b = prefix + text(f"a {n}", of_a), prefix + text(f"b {n}", of_b)
         served.forget()
-        (cold,) = served.ask(b, tokens=2)
-        if place == "alone" and budget == 2048:
+        (cold,) = served.ask(b, tokens=OUTPUTS)
+        if place == "alone":
             served.forget()
-            unstable += served.ask(b, tokens=2)[0].digest != cold.digest
+            unstable += served.ask(b, tokens=OUTPUTS)[0].digest != cold.digest
         served.forget()
-        served.ask(a, tokens=2)
+        served.ask(a, tokens=OUTPUTS)
         mates = [] if place == "alone" else [text(f"mate {n} {m}", 150 + 77 * m) for m in range(3)]
         batch = [b, *mates] if place == "first" else [*mates, b]
-        warm = [served.ask(*batch, tokens=2)[batch.index(b)] for _ in range(2)]
+        warm = [served.ask(*batch, tokens=OUTPUTS)[batch.index(b)] for _ in range(2)]
         differ += any(w.digest != cold.digest for w in warm)
+        apart = max(apart, *(w.distance(cold) for w in warm))
+        reused += sum(w.cached for w in warm)
+        accepted += sum(OUTPUTS - 1 - w.decodes for w in warm)
     cell = {"budget": budget, "rule": rule, "company": place, "differ": differ, "unstable": unstable}
+    cell |= {"reused": reused, "accepted": accepted, "apart": apart}
     print(json.dumps(cell), file=sys.stderr, flush=True)  # this takes minutes on a slow machine
     return cell
+
+
+def smaller_block(served: Engine) -> dict[str, Any]:
+    """Where another group's block is half that of the states: ten A, B that share a little more than four blocks, at a
+    budget of three blocks and three quarters. B after A, and again, against B cold."""
+    assert 2 * served.frame.config_minimum.tokens == served.block
+    found: dict[str, Any] = {}
+    for rule in RULES:
+        served.cell(rule, 15 * served.block // 4)
+        differ, cached, apart = 0, [], 0.0
+        for n in range(10):
+            prefix = text(f"mixed {n}", 4 * served.block + 6 * n)
+            a, b = prefix + text(f"a {n}", 5 * served.block - 50 - len(prefix)), prefix + text(f"b {n}", 300 + 7 * n)
+            served.forget()
+            (cold,) = served.ask(b, tokens=OUTPUTS)
+            served.forget()
+            served.ask(a, tokens=OUTPUTS)
+            first, second = (served.ask(b, tokens=OUTPUTS)[0] for _ in range(2))
+            differ += any(w.digest != cold.digest for w in (first, second))
+            cached.append((first.cached, second.cached))
+            apart = max(apart, *(w.distance(cold) for w in (first, second)))
+        found[rule] = {"differ": differ, "cached": cached, "apart": apart}
+    return found
 
 
 EXPERIMENTS: dict[str, Callable[[Engine], dict[str, Any]]] = {
     "reuse": reuse,
     "dense": dense,
     "outputs": outputs,
+    "smaller_block": smaller_block,
 }
 
 
