@@ -19,7 +19,7 @@ from statemark.align.groups import Role
 from statemark.align.oracle import CacheGroup, Chunk, Job
 from statemark.align.positions import Prefill, export_is_possible, export_position
 from statemark.align.rules import StockRule
-from tests.align.histories import History, Server, histories, play, servers
+from tests.align.histories import History, Request, Server, histories, play, server, servers
 
 vllm = pytest.importorskip("vllm")
 pytestmark = pytest.mark.vllm
@@ -207,8 +207,18 @@ def tokens(parts: tuple[tuple[str, int], ...]) -> list[int]:
 @QUIET
 @given(history=histories())
 def test_hits_and_state_contents_are_vllms(history: History) -> None:
+    compare(replace(history, evictions=()))
+
+
+@pytest.mark.parametrize("arrives", [1, 2, 3])
+def test_a_tail_that_moves_to_a_copy_is_not_hit_in_that_step(arrives: int) -> None:
+    """A prompt's state at 40 of 45 tokens is entered in its second step, and moves aside in its third."""
+    first = Request((("stem", 45),), outputs=6)
+    compare(History(server(32, 100, match_unit=8), (first, Request((("stem", 45), ("own", 7)), 2, arrives))))
+
+
+def compare(history: History) -> None:
     """Every hit at admission, and for every prefix of every request what the state cache holds for it."""
-    history = replace(history, evictions=())
     outcome = play(history, "vllm-0.32", limit=400)
     replica = Replica(history.server)
     jobs = {job.name: job for job in outcome.jobs}
@@ -234,8 +244,6 @@ def test_hits_and_state_contents_are_vllms(history: History) -> None:
 
 def test_the_internal_checkpoint_test_is_vllms() -> None:
     from vllm.v1.kv_cache_interface import get_mamba_prefill_checkpoint_position, is_mamba_prefill_checkpoint_valid
-
-    from tests.align.histories import server
 
     for step in (1, 16):
         frame = server(32, 96, match_unit=8, checkpoint_step=step).frame

@@ -22,6 +22,7 @@ from tests.align.histories import (
     play,
     reask,
     run_offers,
+    server,
     servers,
 )
 
@@ -162,3 +163,14 @@ def test_rules_stay_within_the_offer(machine: Server, data: st.DataObject) -> No
     junction = data.draw(st.sampled_from([0, min(start + 3, prompt)]))
     for rule in ("exact", "fast"):
         assert 1 <= make_rule(rule, frame).cut(Prefill(prompt, known, junction), start, offer) <= offer
+
+
+@pytest.mark.parametrize("arrives", [1, 2, 3])
+def test_a_state_that_moves_to_a_copy_is_hit_a_step_later(arrives: int) -> None:
+    """A prompt of 45 ends its second chunk at 40, off the grid, and runs on in that slot: the entry moves to a copy
+    that the third step fills, and nobody hits it before the fourth."""
+    first = Request((("stem", 45),), outputs=6)
+    then = Request((("stem", 45), ("own", 7)), outputs=1, arrives=arrives)
+    outcome = play(History(server(32, 100, match_unit=8), (first, then)), "vllm-0.32")
+    found = [(n, c.start) for n, s in enumerate(outcome.world.steps) for c in s.chunks if c.admitted and c.job == "r1"]
+    assert found == [(3, 40)]

@@ -101,8 +101,8 @@ def test_vllms_own_cut_does_not(pairs: list[dict[str, Any]]) -> None:
 
 
 def test_a_group_with_smaller_blocks() -> None:
-    """Extracted hidden states, on half the states' block: vLLM's own cut files states under prefixes that they haven't
-    consumed, and all ten answers are far off. Those of `exact` are the cold ones; those of `fast` differ by rounding."""
+    """Extracted hidden states, on half the states' block: vLLM's own cut files states under prefixes they haven't
+    consumed, and all ten answers are far off. Those of `exact` are the cold ones; `fast` differs by rounding."""
     found = on_engine("qwen3.5-hidden")
     assert found["status"] == "active"
     stock, exact, fast = (found["smaller_block"][rule] for rule in (STOCK, "exact", "fast"))

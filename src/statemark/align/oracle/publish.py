@@ -34,6 +34,9 @@ class Publisher:
         self.cache = cache
         self.prompt_length = prompt_length
         self._pages_done: dict[int, int] = {}
+        self._tail: Digest | None = (
+            None  # entered off the grid in the last step, from the slot that the request runs in
+        )
 
     def resumed_at(self, position: int) -> None:
         for index, group in enumerate(self.cache.groups):
@@ -117,7 +120,15 @@ class Publisher:
         entry = self._enter(tokens, count, content, step)
         if count % frame.grid.tokens:
             table.published = min(table.published, count // frame.grid.tokens)
+            self._tail = tokens.digest(count)
         return [entry]
+
+    def run_on(self, step: int) -> None:
+        """The request goes on in the slot of its tail: the entry moves to a copy that only this step fills."""
+        entry = None if self._tail is None else self.cache.states.get(self._tail)
+        if self._tail is not None and entry is not None:
+            self.cache.states[self._tail] = replace(entry, step=step)
+        self._tail = None
 
     def exported(
         self, tokens: Text, content: Content, position: int, junction: int, step: int

@@ -214,6 +214,7 @@ class World:
         self._budget -= count
         self._inputs -= count + self.frame.draft_slots
         exported = None if decoding else self._export(job, start, end)
+        self._publishers[job.name].run_on(len(self.steps))
         table = self._tables[job.name]
         before = table.content()
         honest = before is None or before.honest
