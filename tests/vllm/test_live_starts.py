@@ -23,10 +23,10 @@ def test_the_plugin_is_found_by_vllm() -> None:
     code = (
         "from vllm.plugins import load_plugins_by_group as load\n"
         "from vllm.v1.metrics.loggers import load_stat_logger_plugin_factories as loggers\n"
-        "print([*load('vllm.general_plugins')], [c.__name__ for c in loggers()])"
+        "print('statemark' in load('vllm.general_plugins'), [c.__name__ for c in loggers()])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment())
-    assert "['statemark'] ['StatemarkStatLogger']" in done.stdout, ROOT
+    assert "True ['StatemarkStatLogger']" in done.stdout
 
 
 def test_over_http() -> None:

@@ -54,18 +54,22 @@ class Bare:
     cached: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def build(cls, scheduler_class: str | None, specs: list[Any], budget: int, *, drafter: bool = False) -> Bare:
+    def build(cls, scheduler_class: str | None, specs: list[Any], budget: int, *, drafter: str | None = None) -> Bare:
+        """`drafter` is a draft model of its own, or the model's "mtp" module."""
         from vllm.engine.arg_utils import EngineArgs
         from vllm.v1.core.kv_cache_utils import init_none_hash, resolve_kv_cache_block_sizes
         from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 
         init_none_hash(_hash)
         with tempfile.TemporaryDirectory() as folder:
-            Path(folder, "config.json").write_text(json.dumps(CASES["qwen3-next"][0]))
+            case = "qwen3.5-mtp" if drafter == "mtp" else "qwen3-next"
+            Path(folder, "config.json").write_text(json.dumps(CASES[case][0]))
             own = Path(folder, "drafter")
             own.mkdir()
             (own / "config.json").write_text(json.dumps(qwen3()))
-            drafts = {"method": "draft_model", "model": str(own), "num_speculative_tokens": 3}
+            drafts = {"method": drafter, "num_speculative_tokens": 3} | (
+                {} if drafter == "mtp" else {"model": str(own)}
+            )
             config = EngineArgs(
                 model=folder,
                 skip_tokenizer_init=True,
@@ -99,7 +103,8 @@ class Bare:
         from vllm.v1.core.kv_cache_utils import get_request_block_hasher
         from vllm.v1.request import Request
 
-        hasher = get_request_block_hasher(self.scheduler.hash_block_size, _hash)
+        ahead = getattr(self.scheduler, "num_hash_lookahead_tokens", 0)  # since 0.33
+        hasher = get_request_block_hasher(self.scheduler.hash_block_size, _hash, *([ahead] if ahead else []))
         sampling = SamplingParams(max_tokens=outputs, ignore_eos=True)
         self.requests[name] = Request(name, tokens, sampling, None, block_hasher=hasher)
         self.scheduler.add_request(self.requests[name])

@@ -63,10 +63,18 @@ def http() -> dict[str, Any]:
             "--additional-config",
             '{"statemark": {"rule": "fast"}}',
         ]
+        # The command asks for metadata under vLLM's own name, and the package for CPUs has another.
+        own = Path(folder, "vllm-0.32.0+cpu.dist-info")
+        own.mkdir()
+        (own / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n")
+        path = os.pathsep.join((os.environ.get("PYTHONPATH", ""), folder))
         log = Path(folder, "log")
         with log.open("w") as out:
             served = subprocess.Popen(
-                [sys.executable, "-m", "vllm.entrypoints.cli.main", *words], stdout=out, stderr=out, env=os.environ
+                [sys.executable, "-m", "vllm.entrypoints.cli.main", *words],
+                stdout=out,
+                stderr=out,
+                env={**os.environ, "PYTHONPATH": path},
             )
         try:
             return {**_asked(f"http://127.0.0.1:{port}", folder, served, log), "log": log.read_text()}
