@@ -114,6 +114,12 @@ class Histories(RuleBasedStateMachine):
 
     @precondition(lambda self: self.limit is not None)
     @rule()
+    def read(self):
+        """What the disk has of the next prompt arrives while others run."""
+        self.engine.disk.reader.work()
+
+    @precondition(lambda self: self.limit is not None)
+    @rule()
     def restore(self):
         """All marks leave memory, so whatever is asked next comes from disk."""
         self.engine.disk.spill.writer.work()

@@ -31,6 +31,7 @@ from statemark.cache.value import HEADS, EvictionOrder
 from statemark.errors import IntegrityError
 
 if TYPE_CHECKING:
+    from statemark.cache.disk.restore import Fetch
     from statemark.cache.disk.tier import DiskTier
 
 Stamps = npt.NDArray[np.uint64]
@@ -141,9 +142,9 @@ class CacheManager:
         if said.lost:
             self.counters[f"tokens_lost_{said.veto}"] += said.lost
 
-    def fetch(self, tokens: Tokens, chain: PrefixChain) -> int:
-        """Bring what the disk has of a prompt, beyond what is here, into memory; tokens that this gains."""
-        return self.disk.fetch(chain, tokens) if self.disk is not None and self.enabled else 0
+    def fetch(self, tokens: Tokens, chain: PrefixChain) -> Fetch | None:
+        """Bring what the disk has of a prompt, beyond what is here, into memory; the caller advances it to its end."""
+        return self.disk.fetch(chain, tokens) if self.disk is not None and self.enabled else None
 
     def grow(self, lease: Lease, tokens: int) -> bool:
         """Make the lease's pages cover `tokens` tokens; False when there is no room (what it got stays)."""
@@ -378,7 +379,10 @@ class CacheManager:
         if wrong is not None:
             raise IntegrityError(wrong)
         sources = Counter(lease.source.digest for lease in leases if lease.source is not None)
+        pages = [lease.pages for lease in leases]
+        slots = [lease.slot for lease in leases] + (pending_slots or [])
         if self.disk is not None:
             sources += self.disk.pins()
-        slots = [lease.slot for lease in leases] + (pending_slots or [])
-        check_holders(self.budget, self.index, [lease.pages for lease in leases], slots, sources)
+            lent = self.disk.lent()
+            pages, slots = [*pages, lent[0]], slots + lent[1]
+        check_holders(self.budget, self.index, pages, slots, sources)

@@ -10,7 +10,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable
 
-from statemark.cache import PAGE_TOKENS, CacheManager, Lease
+from statemark.cache import PAGE_TOKENS, CacheManager, Lease, PrefixChain
 from statemark.cache.explain import explain
 from statemark.cache.manager import Stamps
 from statemark.engine.sequence import Chunk, Sequence, StepPlan
@@ -66,7 +66,7 @@ class Scheduler:
             if self.waiting[0].failures and self.running:
                 break
             seq = self.waiting[0]
-            if not self._admit(seq):
+            if not self._fetched(seq) or not self._admit(seq):
                 break
             self.waiting.popleft()
             self.running.append(seq)
@@ -112,9 +112,28 @@ class Scheduler:
             logger.error("request %s: %s", seq.request.request_id, error)
             self.cache.release(lease)
 
+    @staticmethod
+    def _reads(seq: Sequence) -> bool:
+        """Log-probabilities of the prompt need every row of it; one choice delivers them."""
+        return seq.request.use_cache and (seq.request.params.prompt_logprobs is None or seq.index > 0)
+
+    def _fetched(self, seq: Sequence) -> bool:
+        """Whether the disk has given what it has of this prompt; nobody who runs has to wait for it."""
+        if self._reads(seq) and not seq.fetched:  # once: while it waits for room, what was fetched may have gone again
+            seq.fetched = True
+            seq.fetch = self.cache.fetch(seq.tokens, self._chain(seq))
+        if seq.fetch is not None and not seq.fetch.advance(wait=not self.running):
+            return False
+        seq.fetch = None
+        return True
+
+    def _chain(self, seq: Sequence) -> PrefixChain:
+        if seq.chain is None:
+            seq.chain = self.cache.index.chain(seq.request.cache_salt, seq.request.adapter)
+        return seq.chain
+
     def _admit(self, seq: Sequence) -> bool:
-        # Log-probabilities of the prompt need every row of it; one choice delivers them.
-        read = seq.request.use_cache and (seq.request.params.prompt_logprobs is None or seq.index > 0)
+        read = self._reads(seq)
         lease = self._begin(seq, read)
         if lease is None and not self.running and read:
             # Nobody else will make room: the mark that it would resume from, pinned by it, is what is in the way.
@@ -136,12 +155,7 @@ class Scheduler:
         return True
 
     def _begin(self, seq: Sequence, read: bool) -> Lease | None:
-        if seq.chain is None:
-            seq.chain = self.cache.index.chain(seq.request.cache_salt, seq.request.adapter)
-        if read and not seq.fetched:  # once: while it waits for room, what was fetched may have gone again
-            seq.fetched = True
-            self.cache.fetch(seq.tokens, seq.chain)
-        lease = self.cache.begin(seq.chain, seq.tokens, use_cache=read)
+        lease = self.cache.begin(self._chain(seq), seq.tokens, use_cache=read)
         if lease is not None and not self.cache.grow(lease, lease.cached + 1):
             self.cache.release(lease)
             return None

@@ -12,6 +12,7 @@ from statemark.cache.digest import Tokens
 from statemark.engine.request import EngineRequest
 
 if TYPE_CHECKING:
+    from statemark.cache.disk.restore import Fetch
     from statemark.engine.sampler import SamplerState
 
 
@@ -36,6 +37,7 @@ class Sequence:
         self.cached: int | None = None  # tokens reused when it first started, for the caller
         self.explanation: Explanation | None = None  # of that first lookup
         self.fetched = False  # the disk was asked for its prefix
+        self.fetch: Fetch | None = None  # what it reads for it
         self.failures = 0
 
     @property

@@ -4,7 +4,7 @@
     files.py    bytes in and out of files
     folder.py   the directory: which checkpoints exist, room for new ones, what goes first
     pace.py     whether reading is faster than computing, from what was measured
-    writer.py   the queue of checkpoints to write, and the thread that empties it
+    worker.py   a queue of checkpoints to write or to read, and the thread that empties it
     spill.py    which marks are written, and how
     restore.py  from a checkpoint to a mark in memory
     tier.py     both, as the cache and the engine see them

@@ -1,7 +1,8 @@
 """From a checkpoint to a mark in memory: which one a prompt should have, whether reading it pays, and every check.
 
 What is read goes straight into pages and a slot of the cache that nobody else holds yet; it is published, by the same
-way as a mark that was just computed, only after every byte of it was checked.
+way as a mark that was just computed, only after every byte of it was checked. A thread reads and checks, so that the
+engine's steps go on; all else is done by the engine's thread.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from statemark.cache.digest import PAGE_TOKENS, PrefixChain, Tokens, stamp_seed
 from statemark.cache.disk.files import batches, opened, read_all, reason_of
@@ -16,6 +19,7 @@ from statemark.cache.disk.folder import Entry, Folder
 from statemark.cache.disk.memory import Memory
 from statemark.cache.disk.pace import Pace
 from statemark.cache.disk.record import Layout, Record, UnusableError, read_record
+from statemark.cache.disk.worker import Job, Worker
 from statemark.cache.index import Head, Lookup
 from statemark.cache.manager import CacheManager, Lease
 from statemark.errors import IntegrityError
@@ -25,76 +29,134 @@ logger = logging.getLogger(__name__)
 _TRIES = 4  # checkpoints that one prompt may find unusable before it is computed
 
 
-class Restore:
-    """Reads for one cache. Called by the engine's thread."""
+@dataclass(eq=False)
+class Reading:
+    """A checkpoint to read: `line` are its files, nearest first; `pages` and `slot` the memory that it shall fill.
 
-    def __init__(self, cache: CacheManager, memory: Memory, folder: Folder, pace: Pace) -> None:
+    `have`: pages of it that are there already. Afterwards `record` is the checkpoint's, or `failed` says why not.
+    """
+
+    line: list[Entry]
+    have: int
+    tokens: Tokens
+    pages: list[memoryview]
+    slot: memoryview
+    count: int = 0  # bytes
+    seconds: float = 0.0
+    record: Record | None = None
+    failed: OSError | UnusableError | None = None
+
+
+@dataclass(eq=False)
+class Fetch:
+    """A prompt's prefix on its way from disk. `gained`: tokens that it saved, once it has `ended`.
+
+    `pages` and `slot` are what it holds meanwhile.
+    """
+
+    reader: Worker[Reading]
+    gained: int = 0
+    ended: bool = False
+    pages: list[int] = field(default_factory=list)
+    slot: int | None = None
+    reading: Job[Reading] | None = None
+    steps: Iterator[Job[Reading]] = field(default_factory=lambda: iter(()))
+
+    def advance(self, *, wait: bool) -> bool:
+        """Go on with it as far as that is possible without waiting, or to its end; whether it has ended."""
+        while not self.ended:
+            if self.reading is not None:
+                if not wait and not self.reading.free.is_set():
+                    return False
+                self.reader.settle()
+                self.reading = None  # before it goes on: a read can be waited for, what is done between reads can't
+            self.reading = next(self.steps, None)
+            self.ended = self.reading is None
+        return True
+
+
+class Restore:
+    """Reads for one cache. Called by the engine's thread, but for `_read_job` and what it calls: the reader's."""
+
+    def __init__(self, cache: CacheManager, memory: Memory, folder: Folder, pace: Pace, *, background: bool) -> None:
         self.folder = folder
         self.pace = pace
         self.counters: Counter[str] = folder.counters
         self._cache = cache
         self._memory = memory
         self._layout: Layout = folder.layout
+        self.reader: Worker[Reading] = Worker(self._read_job, background=background)
 
-    def fetch(self, prefix: PrefixChain, tokens: Tokens) -> int:
-        """Bring what the disk has of this prompt, beyond what memory has, into memory; tokens that this gains."""
+    def fetch(self, prefix: PrefixChain, tokens: Tokens) -> Fetch:
+        """Bring what the disk has of this prompt, beyond what memory has, into memory: whoever asks advances it."""
+        fetch = Fetch(self.reader)
+        fetch.steps = self._attempts(fetch, prefix, tokens)
+        return fetch
+
+    def _attempts(self, fetch: Fetch, prefix: PrefixChain, tokens: Tokens) -> Iterator[Job[Reading]]:
+        """One checkpoint after the other until one is usable; gives what has to be read before it can go on."""
         self.folder.refresh()
         limit = len(tokens) - 1
         found = self._cache.index.lookup(prefix, tokens, limit)
-        for entry in self.folder.candidates(prefix, tokens, found.position, limit)[:_TRIES]:
+        for i, entry in enumerate(self.folder.candidates(prefix, tokens, found.position, limit)[:_TRIES]):
+            if i:  # others have run meanwhile
+                found = self._cache.index.lookup(prefix, tokens, limit)
+            gain = entry.position - found.position
             have = min(len(found.path), entry.full)
             size = self._layout.page_bytes * (entry.full - have + bool(entry.tail)) + self._layout.state_bytes
-            if not self.pace.worth(size, entry.position - found.position, entry.rate):
+            if gain <= 0:
+                return
+            if not self.pace.worth(size, gain, entry.rate):
                 self.pace.refused()
                 self.counters["disk_slower_than_computing"] += 1
-                return 0
+                return
             try:
-                self._restore(entry, have, found, prefix, tokens)
+                yield from self._restore(fetch, entry, have, found, prefix, tokens)
             except UnusableError as error:
                 self.counters[f"disk_{error.reason}"] += 1
                 if error.reason == "no_room":
-                    return 0
+                    return
                 logger.warning("checkpoint %s isn't used: %s", entry.digest.hex(), error)
             except OSError as error:
                 self.counters[f"disk_{reason_of(error)}"] += 1
                 logger.warning("checkpoint %s can't be read: %s", entry.digest.hex(), error)
             else:
+                fetch.gained = gain
                 self.counters["disk_hits"] += 1
-                self.counters["disk_tokens_restored"] += entry.position - found.position
-                return entry.position - found.position
-        return 0
+                self.counters["disk_tokens_restored"] += gain
+                return
 
-    def _restore(self, entry: Entry, have: int, found: Lookup, prefix: PrefixChain, tokens: Tokens) -> None:
+    def _restore(
+        self, fetch: Fetch, entry: Entry, have: int, found: Lookup, prefix: PrefixChain, tokens: Tokens
+    ) -> Iterator[Job[Reading]]:
         """Read one checkpoint and publish it. `have`: full pages of it that memory has."""
         line = self._lineage(entry, have)
-        pages = [node.page for node in found.path[:have] if node.page is not None]
-        self._cache.budget.pages.retain_all(pages)
-        slot: int | None = None
-        begun, count = time.perf_counter(), 0
+        fetch.pages = [node.page for node in found.path[:have] if node.page is not None]
+        self._cache.budget.pages.retain_all(fetch.pages)
         try:
-            slot = self._room(entry, pages, len(tokens))
-            stop = entry.full + bool(entry.tail)
-            for file in line:
-                size, read = self._read(file, pages[:stop], have, slot if file is entry else None, tokens)
-                count, stop = count + size, file.base
-                if file is entry:
-                    said = read.description
-            seed = stamp_seed(prefix.root)
-            lease = Lease(prefix, pages, slot, 0, seed, 0, Head(said.prompt_tokens))
-            stamps = self._memory.stamps(slot)
+            fetch.slot = self._room(entry, fetch.pages, len(tokens))
+            views = [self._memory.page_memory(page) for page in fetch.pages[have:]]
+            what = Reading(line, have, tokens, views, self._memory.slot_memory(fetch.slot))
+            yield self.reader.put(what)
+            if what.record is None:
+                raise what.failed or UnusableError("failed", "the thread that reads has failed")
+            said = what.record.description
+            self._memory.set_stamps(fetch.slot, what.record.stamps)
+            lease = Lease(prefix, fetch.pages, fetch.slot, 0, stamp_seed(prefix.root), 0, Head(said.prompt_tokens))
+            stamps = self._memory.stamps(fetch.slot)
             try:
-                self._cache.publish(lease, tokens, entry.position, slot, stamps, said.kind)
+                self._cache.publish(lease, tokens, entry.position, fetch.slot, stamps, said.kind)
             except IntegrityError as error:
                 self.folder.remove(entry.digest)
                 raise UnusableError("stamp", str(error)) from None
-            slot = None
-            pages = lease.pages
+            fetch.slot = None
         finally:
-            if slot is not None:
-                self._cache.drop_slot(slot)
-            self._cache.budget.pages.drop_all(pages)
-        self.pace.read(count, time.perf_counter() - begun)
-        self.counters["disk_bytes_read"] += count
+            if fetch.slot is not None:
+                self._cache.drop_slot(fetch.slot)
+            self._cache.budget.pages.drop_all(fetch.pages)
+            fetch.pages, fetch.slot = [], None
+        self.pace.read(what.count, what.seconds)
+        self.counters["disk_bytes_read"] += what.count
         self.folder.touch(line)
 
     def _lineage(self, entry: Entry, have: int) -> list[Entry]:
@@ -121,22 +183,33 @@ class Restore:
             raise UnusableError("no_room")
         return slot
 
-    def _read(self, file: Entry, pages: list[int], have: int, slot: int | None, tokens: Tokens) -> tuple[int, Record]:
-        """Fill those of `pages` from `have` on that are in this file, and the slot if there is one; bytes read."""
+    def _read_job(self, job: Job[Reading]) -> None:
+        """In the reader's thread: read and check a checkpoint's files."""
+        what = job.what
+        begun, stop = time.perf_counter(), what.have + len(what.pages)
+        try:
+            for file in what.line:
+                record = self._read(what, file, stop)
+                what.record, stop = what.record or record, file.base
+        except (OSError, UnusableError) as error:
+            what.record, what.failed = None, error
+        what.seconds = time.perf_counter() - begun
+
+    def _read(self, what: Reading, file: Entry, stop: int) -> Record:
+        """Fill the pages from `have` to `stop` that are in this file, and the slot from the checkpoint's own."""
         try:
             with opened(self.folder.path / f"{file.digest.hex()}.mark") as fd:
                 record = read_record(fd, self._layout)
                 said = record.description
-                span = tokens[said.base * PAGE_TOKENS : said.position].tobytes()
+                span = what.tokens[said.base * PAGE_TOKENS : said.position].tobytes()
                 if record.digest != file.digest or said.base != file.base or record.tokens != span:
                     raise UnusableError("other_tokens", "the token ids are not the prompt's")
-                first = max(file.base, have)
-                views = [self._memory.page_memory(page) for page in pages[first:]]
-                count = self._read_parts(fd, record, first - file.base, views)
-                if slot is not None:
-                    count += self._read_parts(fd, record, record.pages, [self._memory.slot_memory(slot)])
-                    self._memory.set_stamps(slot, record.stamps)
-                return count, record
+                first = max(file.base, what.have)
+                views = what.pages[first - what.have : stop - what.have]
+                what.count += self._read_parts(fd, record, first - file.base, views)
+                if file is what.line[0]:
+                    what.count += self._read_parts(fd, record, record.pages, [what.slot])
+                return record
         except (UnusableError, FileNotFoundError):
             self.folder.remove(file.digest)
             raise

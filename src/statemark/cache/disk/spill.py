@@ -18,7 +18,7 @@ from statemark.cache.disk.folder import Entry, Folder
 from statemark.cache.disk.memory import Memory
 from statemark.cache.disk.pace import Pace
 from statemark.cache.disk.record import Buffer, Description, Layout, Record, UnusableError, checksum
-from statemark.cache.disk.writer import Job, Writer, deadline
+from statemark.cache.disk.worker import Job, Worker, deadline
 from statemark.cache.index import Mark, Node
 from statemark.cache.manager import CacheManager
 from statemark.errors import IntegrityError
@@ -53,7 +53,7 @@ class Spill:
         self._most = most
         self._pending: dict[bytes, Job[Pinned]] = {}
         self._settled: set[bytes] = set()  # digests that were written once, or judged not worth a file
-        self.writer: Writer[Pinned] = Writer(self._write, background=background)
+        self.writer: Worker[Pinned] = Worker(self._write, background=background)
 
     def offer(self, mark: Mark) -> None:
         """A mark was published: have it written, unless too many wait already."""

@@ -1,6 +1,6 @@
-"""The queue of checkpoints to write, and the thread that empties it. Knows neither files nor marks.
+"""A queue of checkpoints to write or to read, and the thread that empties it. Knows neither files nor marks.
 
-A job borrows memory that must not change until `free` is set: after its bytes are written, or when it gave up.
+A job borrows memory that nobody else may touch until `free` is set: after its bytes have moved, or when it gave up.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Job(Generic[T]):
     free: threading.Event = field(default_factory=threading.Event)
 
 
-class Writer(Generic[T]):
+class Worker(Generic[T]):
     """`run(job)` does the work. Without `background` it happens where `work` is called."""
 
     def __init__(self, run: Callable[[Job[T]], None], *, background: bool = True) -> None:
@@ -61,7 +61,7 @@ class Writer(Generic[T]):
             active.free.wait()
 
     def settle(self, seconds: float | None = None) -> bool:
-        """Wait until everything is written, at most so long; False if it isn't."""
+        """Wait until everything is done, at most so long; False if it isn't."""
         if self._thread is None:
             self.work()
         with self._changed:
@@ -98,7 +98,7 @@ class Writer(Generic[T]):
         try:
             self._run(job)
         except Exception:  # a job that fails is a checkpoint less
-            logger.exception("a checkpoint was not written")
+            logger.exception("a checkpoint was not moved")
         finally:
             job.free.set()
             with self._changed:
