@@ -49,6 +49,7 @@ class Histories(RuleBasedStateMachine):
             "max_model_len": LONGEST,
         }
         self.count = 0
+        self.prompts = []
         self.begin()
 
     def begin(self):
@@ -67,15 +68,28 @@ class Histories(RuleBasedStateMachine):
         tokens=st.integers(1, 8),
     )
     def submit(self, blocks, turns, salt, use_cache, tokens):
-        prompt = sum(blocks, ())[: LONGEST - 8]
+        self.send(sum(blocks, ()), turns, salt, use_cache, tokens)
+
+    @precondition(lambda self: self.prompts)
+    @rule(
+        data=st.data(), cut=st.integers(1, LONGEST), more=st.sampled_from([(), (), *BLOCKS]), tokens=st.integers(1, 8)
+    )
+    def ask_again(self, data, cut, more, tokens):
+        """The same again, cut short or edited, or gone on with."""
+        prompt, turns, salt = data.draw(st.sampled_from(self.prompts))
+        self.send(prompt[: max(cut, len(prompt) // 2)] + more, turns, salt, True, tokens)
+
+    def send(self, prompt, turns, salt, use_cache, tokens):
+        prompt = prompt[: LONGEST - 8]
         turns = tuple(sorted(t for t in turns if t < len(prompt)))
+        self.prompts = [*self.prompts[-5:], (prompt, turns, salt)]
         name = f"r{self.count}"
         self.count += 1
         self.open[name] = harness.request(name, prompt, turns=turns, salt=salt, use_cache=use_cache, max_tokens=tokens)
         self.engine.add_request(self.open[name])
 
     @precondition(lambda self: self.open)
-    @rule(times=st.integers(1, 12))
+    @rule(times=st.integers(1, 40))
     def steps(self, times):
         for _ in range(times):
             if self.engine.has_work():
@@ -102,23 +116,24 @@ class Histories(RuleBasedStateMachine):
         self.engine.finish(name, 0)
         del self.open[name]
 
+    @precondition(lambda self: len(self.engine.cache.index))
     @rule(times=st.integers(1, 3))
     def evict(self, times):
         for _ in range(times):
             self.engine.cache._evict_one()
 
-    @precondition(lambda self: self.limit is not None)
+    @precondition(lambda self: self.limit is not None and self.engine.disk.pins())
     @rule(count=st.integers(1, 5))
     def spill(self, count):
         self.engine.disk.spill.writer.work(count)
 
-    @precondition(lambda self: self.limit is not None)
+    @precondition(lambda self: self.limit is not None and self.engine.disk.lent()[1])
     @rule()
     def read(self):
         """What the disk has of the next prompt arrives while others run."""
         self.engine.disk.reader.work()
 
-    @precondition(lambda self: self.limit is not None)
+    @precondition(lambda self: self.limit is not None and len(self.engine.cache.index))
     @rule()
     def restore(self):
         """All marks leave memory, so whatever is asked next comes from disk."""
@@ -127,7 +142,7 @@ class Histories(RuleBasedStateMachine):
         while self.engine.cache._evict_one():
             pass
 
-    @precondition(lambda self: self.limit is not None)
+    @precondition(lambda self: self.limit is not None and len(self.engine.disk.folder))
     @rule(data=st.data())
     def damage(self, data):
         files = sorted(self.folder.glob("*.mark"))
@@ -138,17 +153,19 @@ class Histories(RuleBasedStateMachine):
             raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
             path.write_bytes(raw[: data.draw(st.sampled_from([None, None, len(raw) // 2]))])
 
-    @precondition(lambda self: self.limit is not None)
+    @precondition(lambda self: self.limit is not None and len(self.engine.disk.folder))
     @rule()
     def kill(self):
         """A writer dies in the middle, and with it the process."""
         (self.folder / f".{'a' * 32}.1.{self.count}.tmp").write_bytes(b"half")
         self.begin()
 
+    @precondition(lambda self: len(self.engine.cache.index))
     @rule()
     def forget(self):
         self.engine.cache.reset()
 
+    @precondition(lambda self: len(self.engine.cache.index))
     @rule()
     def restart(self):
         self.engine.close()

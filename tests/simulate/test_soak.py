@@ -44,6 +44,15 @@ def test_a_soak_of_20_000_requests_with_a_directory_leaves_no_page_no_mark_and_n
     assert engine.stats()["disk_hits"] > 200
 
 
+def test_files_that_are_damaged_all_the_time_are_counted_and_nothing_else_happens(tmp_path):
+    soak = Soak(seed=5, check_every=20, folder=tmp_path, damage=0.3)
+    stats = soak.run(400).stats()
+    assert soak.finished + soak.aborted == 400
+    assert soak.damaged > 50
+    assert sum(stats.get(f"disk_{reason}", 0) for reason in ("damaged", "truncated", "gone", "orphan")) > 0
+    assert stats.get("integrity_errors", 0) == 0
+
+
 def leak_a_file(engine):
     engine.disk.folder.path.joinpath("0" * 32 + ".tmp").write_bytes(b"")
 

@@ -1,10 +1,15 @@
 """A long random history of requests on the whole engine without a model: what must hold afterwards is that nothing is
 left of it. Same seed, same history.
+
+`python -m statemark.simulate.soak [--requests 100000] [--seed 0] [--folder EMPTY [--damage 0.01]]`
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import random
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,7 +52,8 @@ def simulated_engine(
 class Soak:
     """Chats that go on, are edited, asked again or given up, on a cache that holds a handful of them.
 
-    `pages`, `slots`: what the cache holds. Every `check_every` requests the whole cache is checked.
+    `pages`, `slots`: what the cache holds. Every `check_every` requests the whole cache is checked. `damage`: how
+    likely a file of `folder` has a byte changed, is cut short or vanishes before a request.
     """
 
     seed: int = 0
@@ -56,6 +62,8 @@ class Soak:
     check_every: int = 500
     folder: Path | None = None  # a directory for the disk tier
     disk_bytes: int = 2 << 20
+    damage: float = 0.0
+    damaged: int = 0
     finished: int = 0
     aborted: int = 0
     _chats: list[list[int]] = field(default_factory=list)
@@ -73,6 +81,8 @@ class Soak:
         sent = 0
         while sent < requests or engine.has_work():
             while sent < requests and len(self._open) < 10:
+                if self.damage and draw.random() < self.damage:
+                    self._damage(draw)
                 self._send(engine, draw, sent)
                 sent += 1
                 if sent % self.check_every == 0:
@@ -84,10 +94,30 @@ class Soak:
         used = engine.cache.budget.used_bytes
         if used or len(engine.cache.index) or len(engine.cache.order):
             raise IntegrityError(f"{used} bytes and {len(engine.cache.index)} marks are left after {requests} requests")
+        # A damaged file that nobody asked for is found by the next process.
+        if self.folder is not None and self.damage:
+            simulated_engine(executor, total, seqs=8, budget=256, disk=disk).cache.reset()
         left = [] if self.folder is None else sorted(path.name for path in self.folder.iterdir())
         if left:
             raise IntegrityError(f"{len(left)} files are left, {left[0]} for one")
         return engine
+
+    def _damage(self, draw: random.Random) -> None:
+        assert self.folder is not None
+        files = sorted(self.folder.glob("*.mark"))
+        if not files:
+            return
+        path, kind = draw.choice(files), draw.randrange(3)
+        self.damaged += 1
+        try:
+            if kind == 0:
+                path.unlink()
+                return
+            raw = bytearray(path.read_bytes())
+            raw[draw.randrange(len(raw))] ^= 1 + draw.randrange(255)
+            path.write_bytes(raw if kind == 1 else raw[: draw.randrange(len(raw))])
+        except FileNotFoundError:  # it has just made room for another one
+            self.damaged -= 1
 
     def _send(self, engine: Engine, draw: random.Random, number: int) -> None:
         kind = draw.random()
@@ -130,3 +160,26 @@ class Soak:
             engine.abort(name)
             self.aborted += 1
             del self._open[name]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A long random history that must leave nothing.")
+    parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, help="an empty directory for the disk tier")
+    parser.add_argument("--damage", type=float, default=0.0, help="how likely a file is damaged before a request")
+    options = parser.parse_args()
+    if options.folder is not None and options.folder.is_dir() and any(options.folder.iterdir()):
+        parser.error(f"{options.folder} is not empty")
+    if options.damage and options.folder is None:
+        parser.error("--damage needs a --folder")
+    soak = Soak(seed=options.seed, check_every=10_000, folder=options.folder, damage=options.damage)
+    begun = time.process_time()
+    stats = soak.run(options.requests).stats()
+    said = {"finished": soak.finished, "aborted": soak.aborted, "damaged": soak.damaged}
+    seconds = round(time.process_time() - begun, 1)
+    print(json.dumps({**said, "seconds": seconds, **stats}, sort_keys=True))
+
+
+if __name__ == "__main__":
+    main()
