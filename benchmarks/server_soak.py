@@ -5,6 +5,9 @@
 
 Prints one JSON object. Exit code 1 if a stream was lost, or if memory grew by more than a tenth after the cache had
 filled: until then it grows on purpose. Where the cache never filled, memory isn't judged, which the object says.
+
+A request that met a connection which the server was just closing is sent again once, as the SDKs do, and counted: the
+server closes idle connections after two minutes, so that happens where processes were suspended, and never else.
 """
 
 from __future__ import annotations
@@ -64,6 +67,10 @@ def judged(samples: Sequence[Sample]) -> dict[str, Any]:
     }
 
 
+class UnansweredError(Exception):
+    """A connection that ended before anything of an answer had come."""
+
+
 async def ask(client: httpx.AsyncClient, rng: random.Random) -> str | None:
     """One stream; None if it came whole or was left on purpose, otherwise what became of it."""
     words = " ".join(rng.choices(["state", "mark", "page", "token", "prefix"], k=rng.randint(3, 40)))
@@ -83,6 +90,8 @@ async def ask(client: httpx.AsyncClient, rng: random.Random) -> str | None:
                     if leaves:
                         return None
     except httpx.HTTPError as error:
+        if not frames and isinstance(error, (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)):
+            raise UnansweredError(f"{type(error).__name__} after no frames: {error}") from None
         return f"{type(error).__name__} after {'no' if not frames else 'some'} frames: {error}"
     return None if last == "data: [DONE]" else "ended without its last frame"
 
@@ -90,15 +99,23 @@ async def ask(client: httpx.AsyncClient, rng: random.Random) -> str | None:
 async def soak(url: str, pid: int, streams: int, seconds: float, seed: int) -> dict[str, Any]:
     begin = time.monotonic()
     end = begin + seconds
-    whole = 0
+    whole = again = 0
+    suspended = 0.0
     lost: Counter[str] = Counter()
     samples: list[Sample] = []
 
     async def user(client: httpx.AsyncClient, number: int) -> None:
-        nonlocal whole
+        nonlocal whole, again
         rng = random.Random(seed * 100_003 + number)
         while time.monotonic() < end:
-            why = await ask(client, rng)
+            try:
+                why = await ask(client, rng)
+            except UnansweredError:
+                again += 1
+                try:
+                    why = await ask(client, rng)
+                except UnansweredError as error:
+                    why = str(error)
             if why is None:
                 whole += 1
             else:
@@ -111,11 +128,25 @@ async def soak(url: str, pid: int, streams: int, seconds: float, seed: int) -> d
             samples.append(Sample(resident_bytes(pid), full))
             await asyncio.sleep(seconds / 100)
 
+    async def clock() -> None:
+        """How long this process stood still, at most: whoever suspends it and the server makes time-outs of both."""
+        nonlocal suspended
+        while (before := time.monotonic()) < end:
+            await asyncio.sleep(0.5)
+            suspended = max(suspended, time.monotonic() - before - 0.5)
+
     limits = httpx.Limits(max_connections=streams + 1)
     async with httpx.AsyncClient(base_url=url, timeout=seconds + 600, limits=limits) as client:
-        await asyncio.gather(watch(client), *(user(client, number) for number in range(streams)))
+        await asyncio.gather(clock(), watch(client), *(user(client, number) for number in range(streams)))
     counts = {"whole": whole, "lost": lost.total(), "lost_because": dict(lost)}
-    return {"streams": streams, "seconds": seconds, **counts, **judged(samples)}
+    counts |= {"sent_again": again, "longest_standstill_seconds": round(suspended, 1)}
+    return {"streams": streams, "seconds": seconds, **counts, **judged(samples), "rss_bytes": _every(samples, 20)}
+
+
+def _every(samples: Sequence[Sample], count: int) -> list[int]:
+    """`count` of the samples of resident memory, evenly over the time."""
+    step = max(1, len(samples) // count)
+    return [sample.resident for sample in samples[::step]]
 
 
 def main() -> int:

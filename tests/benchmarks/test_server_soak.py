@@ -53,7 +53,18 @@ def test_a_connection_that_breaks_is_told_with_its_error(script: ModuleType) -> 
     def broken(request: httpx.Request) -> httpx.Response:
         raise httpx.RemoteProtocolError("gone", request=request)
 
-    assert why(script, broken) == "RemoteProtocolError after no frames: gone"
+    with pytest.raises(script.UnansweredError, match="RemoteProtocolError after no frames: gone"):
+        why(script, broken)
+
+
+def test_a_connection_that_breaks_within_an_answer_is_lost(script: ModuleType) -> None:
+    class Broken(httpx.AsyncByteStream):
+        async def __aiter__(self) -> Any:
+            yield b'data: {"choices": []}\n\n'
+            raise httpx.ReadError("gone")
+
+    told = why(script, lambda _: httpx.Response(200, stream=Broken()))
+    assert told == "ReadError after some frames: gone"
 
 
 def samples(script: ModuleType, *rows: tuple[int, bool]) -> list[Any]:

@@ -46,6 +46,11 @@ def test_the_numbers(served: Running) -> None:
     assert (grown["generated_tokens"], grown["prompt_tokens"], grown["first_tokens"]) == (10, 42, 2)
     assert grown["gaps"] == 8
     assert min(grown.values()) >= 0
+    for name, count in (("first_token", found["totals"]["first_tokens"]), ("gap", found["totals"]["gaps"])):
+        limits, counts = zip(*found["buckets"][name], strict=True)
+        assert list(limits[:-1]) == sorted(limits[:-1])
+        assert (limits[-1], counts[-1]) == (None, count)
+        assert list(counts) == sorted(counts)
     assert found["engine"]["cache_bytes"] == 1000
     assert found["engine"]["tokens_lost"] == {"unmarked": 6}
     assert [mark["parent"] for mark in found["marks"]] == [-1, 0, 1, 0]

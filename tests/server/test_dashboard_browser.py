@@ -113,6 +113,20 @@ def test_a_chat_shows_what_was_reused_and_what_was_computed(page: Page, script: 
     assert page.all(".turn") == []
 
 
+def test_latencies_are_percentiles(page: Page, script: ScriptedModel) -> None:
+    page.until(lambda: page.one("#first-note").text == "none in the last two minutes" or page.one("#first").text != "–")
+    script.scripts = ["answer"]
+    page.say("hello")
+    for name in ("first", "gap"):
+        page.until(lambda name=name: "P99" in page.one(f"#{name}-note").text)
+        assert page.one(f"#{name}").text != "–"
+        assert page.one(f"#{name}-unit").text in ("ms", "s")
+    counts = "[[0.1, 0], [0.2, 50], [0.4, 90], [null, 100]]"
+    for share, seconds in ((0.5, 0.2), (0.7, 0.3), (0.9, 0.4), (0.99, 0.4)):
+        assert page.browser.execute_script(f"return quantile({counts}, {share})") == pytest.approx(seconds)
+    assert page.browser.execute_script("return quantile([[0.1, 0], [null, 0]], 0.5)") is None
+
+
 def test_a_refused_message_is_told_and_not_kept(page: Page, script: ScriptedModel) -> None:
     page.one("#message").send_keys("x")
     page.browser.execute_script("document.getElementById('message').value = 'x'.repeat(9000)")

@@ -79,11 +79,12 @@ async def state(request: Request) -> Response:
     """What runs now, what was counted so far, and where marks are. Never more than a few hundred of them."""
     server: ServerState = request.app.state.server
     found: dict[str, Any] = {"status": server.status(), "version": __version__, "model": None, "engine": None}
-    found |= {"totals": _totals(server.metrics, None), "marks": [], "page_tokens": PAGE_TOKENS}
+    found |= {"totals": _totals(server.metrics, None), "buckets": {}, "marks": [], "page_tokens": PAGE_TOKENS}
     model = server.engine.backend
     if model is None:
         return JsonResponse(found)
     found["totals"] = _totals(server.metrics, model.name)
+    found["buckets"] = server.metrics.buckets()
     found["model"] = {
         "name": model.name,
         "fingerprint": model.fingerprint,

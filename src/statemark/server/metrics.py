@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -126,6 +127,16 @@ class Metrics:
 
     def of(self, metric: Any, *more: str) -> Any:
         return metric.labels(self.model_name, "0", *more)
+
+    def buckets(self) -> dict[str, list[tuple[float | None, float]]]:
+        """Of each latency, how many were at most so many seconds (None: in all), for percentiles over any time."""
+        found: dict[str, list[tuple[float | None, float]]] = {"first_token": [], "gap": []}
+        for name, histogram in (("first_token", self._first), ("gap", self._gap)):
+            for sample in (s for family in histogram.collect() for s in family.samples):
+                if sample.name.endswith("_bucket") and sample.labels["model_name"] == self.model_name:
+                    limit = float(sample.labels["le"])
+                    found[name].append((limit if math.isfinite(limit) else None, sample.value))
+        return found
 
     def normalized(self) -> None:
         log.debug("a system prompt held a value of its request alone; it was set to zeros")
