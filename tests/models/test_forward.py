@@ -141,7 +141,7 @@ def test_hidden_states_are_a_view_that_the_next_forward_reuses(runners: Any) -> 
             state_out=np.zeros(1, np.int32), marks=np.zeros((0, 3), np.int32), page_table=np.zeros((1, 1), np.int32),
         )  # fmt: skip
         calls.append(model.forward(batch, np.array([1, 2], np.int32), np.arange(2, dtype=np.int32), arena))
-    assert calls[0].shape == (2, 96)
+    assert calls[0].shape == (2, 96 + 3 * 40)  # the residual stream, and what the last layer's heads made
     assert np.shares_memory(calls[0], calls[1])
     np.testing.assert_array_equal(calls[0], calls[1])
     assert model.logits(calls[1][1:]).shape == (1, 301)

@@ -57,12 +57,13 @@ class GatedAttention:
     output: MatrixLike
     output_bias: F32 | None
 
-    def run(self, step: Step, x: F32, residual: F32) -> None:
+    def mix(self, step: Step, x: F32, mixed: F32) -> None:
         projected = step.workspace.rows(WIDE, step.rows, self.qkv_width)
-        mixed = step.workspace.rows(NARROW, step.rows, self.mixed_width)
         step.runtime.linear(x, self.qkv, projected, self.qkv_bias)
         step.runtime.attention(self.kernel, projected, step.cos, step.sin, step.batch, step.arena, mixed)
-        step.runtime.linear(mixed, self.output, residual, self.output_bias, accumulate=True)
+
+    def add(self, runtime: RuntimeLike, mixed: F32, residual: F32) -> None:
+        runtime.linear(mixed, self.output, residual, self.output_bias, accumulate=True)
 
 
 @dataclass(frozen=True)
@@ -75,12 +76,13 @@ class GatedDeltaNet:
     mixed_width: int
     output: MatrixLike
 
-    def run(self, step: Step, x: F32, residual: F32) -> None:
+    def mix(self, step: Step, x: F32, mixed: F32) -> None:
         projected = step.workspace.rows(WIDE, step.rows, self.projections_width)
-        mixed = step.workspace.rows(NARROW, step.rows, self.mixed_width)
         step.runtime.linear(x, self.projections, projected)
         step.runtime.gated_delta_net(self.kernel, projected, step.batch, step.arena, mixed)
-        step.runtime.linear(mixed, self.output, residual, accumulate=True)
+
+    def add(self, runtime: RuntimeLike, mixed: F32, residual: F32) -> None:
+        runtime.linear(mixed, self.output, residual, accumulate=True)
 
 
 @dataclass(frozen=True)
@@ -91,12 +93,12 @@ class SwigluMlp:
     down: MatrixLike
     inner: int
 
-    def run(self, step: Step, x: F32, residual: F32) -> None:
-        gate_up = step.workspace.rows(WIDE, step.rows, 2 * self.inner)
-        activated = step.workspace.rows(NARROW, step.rows, self.inner)
-        step.runtime.linear(x, self.gate_up, gate_up)
-        step.runtime.swiglu(gate_up, activated)
-        step.runtime.linear(activated, self.down, residual, accumulate=True)
+    def add(self, runtime: RuntimeLike, workspace: Workspace, x: F32, residual: F32) -> None:
+        gate_up = workspace.rows(WIDE, len(x), 2 * self.inner)
+        activated = workspace.rows(NARROW, len(x), self.inner)
+        runtime.linear(x, self.gate_up, gate_up)
+        runtime.swiglu(gate_up, activated)
+        runtime.linear(activated, self.down, residual, accumulate=True)
 
 
 @dataclass(frozen=True)
@@ -109,11 +111,22 @@ class DecoderLayer:
     mlp: SwigluMlp
 
     def run(self, step: Step, residual: F32) -> None:
+        mixed = step.workspace.rows(NARROW, step.rows, self.mixer.mixed_width)
+        self.mix(step, residual, mixed)
+        self.finish(step.runtime, step.workspace, mixed, residual)
+
+    def mix(self, step: Step, residual: F32, mixed: F32) -> None:
+        """Everything that reads or writes the state; the residual stream stays as it is."""
         normed = step.workspace.rows(NORMED, step.rows)
         self.mixer_norm.run(step.runtime, residual, normed)
-        self.mixer.run(step, normed, residual)
-        self.mlp_norm.run(step.runtime, residual, normed)
-        self.mlp.run(step, normed, residual)
+        self.mixer.mix(step, normed, mixed)
+
+    def finish(self, runtime: RuntimeLike, workspace: Workspace, mixed: F32, residual: F32) -> None:
+        """The rest: each row by itself, so that it may run for a part of the rows."""
+        self.mixer.add(runtime, mixed, residual)
+        normed = workspace.rows(NORMED, len(residual))
+        self.mlp_norm.run(runtime, residual, normed)
+        self.mlp.add(runtime, workspace, normed, residual)
 
 
 def rope_frequencies(rotary_dim: int, theta: float) -> F32:

@@ -127,7 +127,7 @@ class Qwen3_5:  # noqa: N801
         sizes = Sizes.of(config)
         self._workspace = Workspace(
             {
-                HIDDEN: config.hidden_size,
+                HIDDEN: config.hidden_size + layers[-1].mixer.mixed_width,
                 NORMED: config.hidden_size,
                 WIDE: max(sizes.qkv, sizes.gdn, 2 * config.intermediate_size),
                 NARROW: max(sizes.attention, sizes.values, config.intermediate_size),
@@ -138,17 +138,23 @@ class Qwen3_5:  # noqa: N801
         rows = len(token_ids)
         self._workspace.reserve(rows)
         hidden = self._workspace.rows(HIDDEN, rows)
-        self._runtime.embed(token_ids, self._embedding, hidden)
+        residual, mixed = np.split(hidden, [self.config.hidden_size], axis=1)
+        self._runtime.embed(token_ids, self._embedding, residual)
         cos, sin = self._runtime.rope_tables(positions, self._inv_freq)
         step = Step(self._runtime, self._workspace, batch, arena, cos, sin, rows)
-        for layer in self._layers:
-            layer.run(step, hidden)
+        for layer in self._layers[:-1]:
+            layer.run(step, residual)
+        self._layers[-1].mix(step, residual, mixed)
         return hidden
 
     def logits(self, hidden_rows: F32) -> F32:
-        normed = np.empty(hidden_rows.shape, dtype=np.float32)
-        self._final_norm.run(self._runtime, hidden_rows, normed)
-        out = np.empty((len(hidden_rows), self.config.vocab_size), dtype=np.float32)
+        rows = len(hidden_rows)
+        self._workspace.reserve(rows)
+        residual = hidden_rows[:, : self.config.hidden_size].copy()
+        self._layers[-1].finish(self._runtime, self._workspace, hidden_rows[:, self.config.hidden_size :], residual)
+        normed = self._workspace.rows(NORMED, rows)
+        self._final_norm.run(self._runtime, residual, normed)
+        out = np.empty((rows, self.config.vocab_size), dtype=np.float32)
         self._runtime.linear(normed, self._head, out)
         return out
 

@@ -48,7 +48,10 @@ class Model(Protocol):
     def forward(
         self, batch: Any, token_ids: NDArray[np.int32], positions: NDArray[np.int32], arena: Any
     ) -> NDArray[np.float32]:
-        """Hidden states before the final norm: a view of scratch memory, valid until the next forward."""
+        """For each token what `logits` needs, a view of scratch memory, valid until the next forward: the residual
+        stream before the last layer's output product, and the product's input. What follows touches no state and no
+        other row, so `logits` does it, for the rows that it is asked for.
+        """
         ...
 
     def logits(self, hidden_rows: NDArray[np.float32]) -> NDArray[np.float32]: ...
