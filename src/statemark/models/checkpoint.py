@@ -6,7 +6,10 @@ Owns names, shapes, sharding, skipped parts and the content digest. Knows no arc
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +33,16 @@ _PREFIXES = {
 }
 _SKIPPED = {"vision": ("model.visual.", "visual."), "mtp (draft head)": ("mtp.", "model.mtp.")}
 _SHOWN = 5
+# Rows that a kernel packs together: threads take whole multiples.
+_PACKED_ROWS = 32
+
+
+def fill_by(threads: Executor, matrix: MatrixLike, row: int, block: NDArray[np.generic]) -> Iterator[int]:
+    """Fill rows of `matrix` from `row` on, shared out to threads; the counts of values that are not finite."""
+    share = -(-len(block) // (len(os.sched_getaffinity(0)) * _PACKED_ROWS)) * _PACKED_ROWS
+    bounds = [0, *range(share - row % _PACKED_ROWS, len(block), share), len(block)]
+    parts = [(row + start, block[start:end]) for start, end in pairwise(bounds)]
+    return threads.map(lambda part: matrix.fill(*part), parts)
 
 
 class Checkpoint:
@@ -117,10 +130,12 @@ class Checkpoint:
         """Fill `matrix` from `row` on, block by block; checksums and counts non-finite values in passing."""
         digest, bad = ContentDigest(), 0
         file, stored = self._where[name]
-        for first, block in file.blocks(stored):
-            digest.update(block)
-            bad += matrix.fill(row + first, block)
-            self._report(block.nbytes)
+        with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as threads:
+            for first, block in file.blocks(stored):
+                filled = fill_by(threads, matrix, row + first, block)
+                digest.update(block)
+                bad += sum(filled)
+                self._report(block.nbytes)
         self.non_finite[name] = bad
         self._finish(name, digest, 0)
 
