@@ -1,7 +1,7 @@
 """Caching on against off on prompts that never repeat: the price, in processor time, of a cache that doesn't help.
 
 `python benchmarks/no_regret.py --model FOLDER [--tokens 64 512] [--answer 8] [--rounds 8] [--json]`. Both engines take
-turns with prompts of their own, so that a slow minute of the machine meets both; what is printed is the median over
+turns, prompt by prompt with prompts of their own, so that a slow second of the machine meets both; what is printed is the median over
 rounds of on / off, with the quartiles beside it. The first round fills the cache and is not counted.
 
 `--running 256` measures instead how much of a decode step of so many requests is scheduler and cache: seconds of the
@@ -26,17 +26,14 @@ from statemark.engine.text_engine import load_text_engine
 _ROUND = 512  # tokens of prompts a round, at least
 
 
-def seconds(engine: Engine, prompts: list[tuple[int, ...]], answer: int, name: str) -> float:
-    """Processor time that these prompts take, one after the other."""
+def seconds(engine: Engine, prompt: tuple[int, ...], answer: int, name: str) -> float:
+    """Processor time that this prompt and its answer take."""
     start = time.process_time()
-    for i, prompt in enumerate(prompts):
-        params = SamplingParams(temperature=0.0, max_tokens=answer, ignore_eos=True)
-        turns = (len(prompt) // 3, len(prompt) - 4)
-        engine.add_request(
-            EngineRequest(request_id=f"{name}-{i}", prompt_token_ids=prompt, params=params, turn_positions=turns)
-        )
-        while engine.has_work():
-            engine.step()
+    params = SamplingParams(temperature=0.0, max_tokens=answer, ignore_eos=True)
+    turns = (len(prompt) // 3, len(prompt) - 4)
+    engine.add_request(EngineRequest(request_id=name, prompt_token_ids=prompt, params=params, turn_positions=turns))
+    while engine.has_work():
+        engine.step()
     return time.process_time() - start
 
 
@@ -47,10 +44,11 @@ def measure(engines: dict[bool, Engine], tokens: int, answer: int, rounds: int) 
     published = engines[True].cache.counters["marks_published"]
     ratios = []
     for r in range(rounds + 1):
-        taken = {}
-        for on in (True, False) if r % 2 else (False, True):
-            prompts = [tuple(draw.randrange(vocab) for _ in range(tokens)) for _ in range(count)]
-            taken[on] = seconds(engines[on], prompts, answer, f"{tokens}-{r}-{on}")
+        taken = {True: 0.0, False: 0.0}
+        for i in range(count):
+            for on in (True, False) if (r + i) % 2 else (False, True):
+                prompt = tuple(draw.randrange(vocab) for _ in range(tokens))
+                taken[on] += seconds(engines[on], prompt, answer, f"{tokens}-{r}-{i}")
         if r:
             ratios.append(taken[True] / taken[False])
     published = engines[True].cache.counters["marks_published"] - published
