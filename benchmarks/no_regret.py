@@ -1,8 +1,8 @@
 """Caching on against off on prompts that never repeat: the price, in processor time, of a cache that doesn't help.
 
 `python benchmarks/no_regret.py --model FOLDER [--tokens 64 512] [--answer 8] [--rounds 8] [--json]`. Both engines take
-turns, prompt by prompt with prompts of their own, so that a slow second of the machine meets both; what is printed is the median over
-rounds of on / off, with the quartiles beside it. The first round fills the cache and is not counted.
+turns, prompt by prompt with prompts of their own, so that a slow second of the machine meets both; what is printed is
+the median over rounds of on / off, with the quartiles beside it. The first round fills the cache and is not counted.
 
 `--running 256` measures instead how much of a decode step of so many requests is scheduler and cache: seconds of the
 step, of which the executor and the sampler are the rest. Each of them holds a state in memory.
