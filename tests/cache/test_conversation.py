@@ -12,12 +12,12 @@ SLOT = 1 << 40  # pages cost nothing beside it
 MARKS = 8
 
 
-def conversation(rounds: int, *, replaced: int) -> list[TraceRequest]:
-    """Each prompt is the one before without its last `replaced` tokens, and 900 new ones."""
+def conversation(rounds: int, *, replaced: int, added: int = 900) -> list[TraceRequest]:
+    """Each prompt is the one before without its last `replaced` tokens, and `added` new ones."""
     tokens, found = np.arange(20_000, dtype=np.int32), []
     for number in range(rounds):
         found.append(TraceRequest("s", "", float(number), tokens[:0], tokens, 50, (4_000, len(tokens) - 4)))
-        new = np.arange(900, dtype=np.int32) + 1_000_000 + 10_000 * number
+        new = np.arange(added, dtype=np.int32) + 1_000_000 + 10_000 * number
         tokens = np.concatenate([tokens[: len(tokens) - replaced], new])
     return found
 
@@ -38,6 +38,14 @@ def test_a_replaced_tail_never_costs_more_than_a_little(replaced: int) -> None:
     """What is new, what was replaced, and at most the way back to the mark near the end; in every round."""
     after = computed(conversation(40, replaced=replaced), "value")[1:]
     assert max(after) <= 900 + 2 * 512
+
+
+@pytest.mark.parametrize("added", [300, 400, 900])
+@pytest.mark.parametrize("replaced", [5, 30, 63])
+def test_a_replaced_tail_costs_no_more_than_with_lru(replaced: int, added: int) -> None:
+    """However little is new: the ends that it replaces must not keep out its own mark near the end."""
+    requests = conversation(40, replaced=replaced, added=added)
+    assert sum(computed(requests, "value")) <= sum(computed(requests, "lru"))
 
 
 @pytest.mark.parametrize("replaced", [5, 40, 300])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from statemark.cache.explain import WHY
 from statemark.cli.traces import command
 from statemark.errors import ConfigurationError
 from statemark.simulate.replay import Replay, few_marks, ideal, together, unlimited
@@ -113,6 +114,7 @@ def test_the_command_prints_the_table(folder):
     ]
     assert len(names) == 8
     assert all(row["computed"] > 0 for row in out["rows"])
+    assert all(set(row["lost"]) == set(WHY) for row in out["rows"])
     table = CliRunner().invoke(command, [str(folder)]).stdout.splitlines()
     assert len(table) == 5
 
