@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from pathlib import Path
 from typing import Any
 
 import click
@@ -115,3 +117,13 @@ def test_numbers_that_an_option_does_not_take_are_told_in_plain_words(
 ) -> None:
     assert run(words) == 2
     assert told in capsys.readouterr().err
+
+
+def test_record_looks_at_its_target_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # taken, and nobody listens
+        target = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        assert run(["record", "--target", target, "--out", str(tmp_path / "trace.jsonl"), "--port", "0"]) == 2
+    told = capsys.readouterr().err
+    assert "nobody answers at" in told
+    assert "is the server running there?" in told

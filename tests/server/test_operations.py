@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
+import time
 from typing import Any
 
 import httpx
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
 
-from statemark.server.endpoint import EventStream
+from statemark.server.endpoint import EventStream, JsonEndpoint
 from statemark.server.state import Settings
 from tests.server.fake_model import FakeModel
 from tests.server.live_server import Running, eventually, running
@@ -113,7 +117,29 @@ def test_a_body_that_does_not_come_is_given_up() -> None:
                 answer += chunk
         assert answer.startswith(b"HTTP/1.1 408")
         assert b"body_timeout" in answer
-        assert post(found).status_code == 200
+
+
+def test_time_that_the_server_was_suspended_is_not_the_clients() -> None:
+    """A body that came while nothing ran is in the socket when it runs again, and is still read."""
+    parts = [b'{"a":', b" 1}"]
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        if len(parts) == 1:
+            time.sleep(0.3)
+            await asyncio.sleep(0.02)
+        return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def handler(request: Request, body: bytes) -> Response:
+        return Response(body)
+
+    endpoint = JsonEndpoint(handler, max_body_bytes=100, body_timeout=0.1)
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": [], "query_string": b""}
+    asyncio.run(endpoint(scope, receive, send))
+    assert [message.get("body") for message in sent[1:]] == [b'{"a": 1}']
 
 
 def test_a_slow_prompt_sends_comments_that_clients_pass_over(monkeypatch: pytest.MonkeyPatch) -> None:

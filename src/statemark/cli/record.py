@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import click
 
 from statemark.cli.talk import say
-from statemark.errors import ConfigurationError
+from statemark.client import Session
+from statemark.errors import ConfigurationError, ServerError
 from statemark.words import counted
 
 _EXAMPLES = """\b
@@ -54,6 +56,7 @@ def command(
         file = out.open("a", encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"can't write {out}: {error.strerror}") from None
+    asyncio.run(_check(target))
     with file:
         recorder = Recorder(file, (salt or secrets.token_hex(16)).encode()[:64], encode)
         app = build_proxy(base_url(target), recorder, timeout=timeout)
@@ -62,3 +65,15 @@ def command(
         say(f"recording http://{address}:{number}/v1 -> {base_url(target)}, into {out} (Ctrl-C stops)")
         uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run(sockets=[listener])
         say(f"{counted(recorder.written, 'request')} written, {recorder.skipped} left out")
+
+
+async def _check(target: str) -> None:
+    """ServerError where nobody is there, or nobody who speaks OpenAI's API. A key is the clients' own affair."""
+    async with Session(target, timeout=10.0) as session:
+        try:
+            found = await session.find()
+            say(f"{found.name} serves {found.model}")
+        except ServerError as error:
+            if error.kind in ("down", "protocol", "timeout", "closed"):
+                raise
+            say(f"note: {error.message}")

@@ -14,6 +14,8 @@ from starlette.types import Receive, Scope, Send
 
 from statemark.server.errors import ApiError
 
+_STANDSTILL = 2.0  # seconds
+
 Handler = Callable[[Request, bytes], Awaitable[Response]]
 
 
@@ -28,8 +30,7 @@ class JsonEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         try:
-            async with asyncio.timeout(self.body_timeout):
-                body = await self._read(request)
+            body = await self._read_in_time(request)
         except TimeoutError:
             text = f"the body did not come within {self.body_timeout:g} s"
             raise ApiError(408, text, code="body_timeout", headers={"connection": "close"}) from None
@@ -50,6 +51,18 @@ class JsonEndpoint:
     async def _answer(self, request: Request, body: bytes, send: Send) -> None:
         response = await self.handler(request, body)
         await response(request.scope, request.receive, send)
+
+    async def _read_in_time(self, request: Request) -> bytes | None:
+        """TimeoutError where the body doesn't come. Time that this process was suspended doesn't count against the
+        client: what came meanwhile is in the socket, and a little longer is enough to see it."""
+        loop = asyncio.get_running_loop()
+        longer = min(self.body_timeout, _STANDSTILL)
+        async with asyncio.timeout(None) as limit:
+            late = loop.call_later(self.body_timeout, lambda: limit.reschedule(loop.time() + longer))
+            try:
+                return await self._read(request)
+            finally:
+                late.cancel()
 
     async def _read(self, request: Request) -> bytes | None:
         """The body, or None if the client left while sending it. A 413 closes the connection: the rest is unread."""
