@@ -134,7 +134,7 @@ def command(
     head: dict[str, Any] = {}
     failed = False
     if targets:
-        plans = _plans(trace, synthetic, agent, seed)[:sessions]
+        plans = _plans(trace, synthetic, agent, seed, sessions)[:sessions]
         settings = _pace(pace)
         head = {"trace": str(trace) if trace else f"synthetic {synthetic} {agent}".strip(), "targets": list(targets),
                 "sessions": len(plans), "rounds": rounds, "seed": seed, "max_output": max_output,
@@ -173,11 +173,11 @@ def _pace(values: dict[str, Any]) -> Pace:
     )
 
 
-def _plans(trace: Path | None, synthetic: str | None, agent: str, seed: int) -> list[SessionPlan]:
+def _plans(trace: Path | None, synthetic: str | None, agent: str, seed: int, most: int | None) -> list[SessionPlan]:
     if (trace is None) == (synthetic is None):
         raise ConfigurationError("give either a TRACE or --synthetic agent")
     if trace is not None:
-        plans, notes = read_trace(trace)
+        plans, notes = read_trace(trace, most)
         for note in notes:
             say(f"note: {note}")
         return plans

@@ -35,7 +35,8 @@ class Session:
     ) -> None:
         self.url = base_url(url)
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+        # Servers close idle connections, uvicorn's after 5 s: who sends next must be the one that closes first.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=2.0)
         self._http = httpx.AsyncClient(
             base_url=self.url,
             headers=headers,
@@ -156,7 +157,10 @@ class Session:
 
     async def _send(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
         try:
-            response = await self._http.request(method, path, json=body)
+            try:
+                response = await self._http.request(method, path, json=body)
+            except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
+                response = await self._http.request(method, path, json=body)  # it was just being closed: a fresh one
         except httpx.HTTPError as error:
             raise self._unreachable(error) from None
         except httpx.InvalidURL as error:

@@ -28,10 +28,13 @@ _FRESH = 1 << 40  # abstract tokens from here on occur once
 _CHARACTERS = 4  # of a logged text for each abstract token, where no tokenizer is at hand
 
 
-def read_trace(path: Path) -> tuple[list[SessionPlan], list[str]]:
-    """Sessions in order of time, and notes on lines that were left out. ConfigurationError if nothing is left."""
+def read_trace(path: Path, most: int | None = None) -> tuple[list[SessionPlan], list[str]]:
+    """Sessions in order of time, and notes on lines that were left out. ConfigurationError if nothing is left.
+
+    `most`: of a folder only so many are read, since long ones take seconds each.
+    """
     if path.is_dir():
-        return [_coding(requests) for requests in read_sessions(path) if requests], []
+        return [_coding(requests) for requests in read_sessions(path, most=most) if requests], []
     if not path.exists():
         raise ConfigurationError(f"there is no trace {path}", hint="name a file of JSON lines or a folder of *.json.gz")
     entries, broken = [], []

@@ -39,12 +39,12 @@ class TraceRequest:
     turns: tuple[int, ...]
 
 
-def read_sessions(folder: Path, *, tails: str = "appended") -> list[list[TraceRequest]]:
-    """Every session of a folder of `*.json.gz`, each with its requests in order of time."""
+def read_sessions(folder: Path, *, tails: str = "appended", most: int | None = None) -> list[list[TraceRequest]]:
+    """The sessions of a folder of `*.json.gz`, or the first `most` of them, each with its requests in order of time."""
     files = sorted(folder.glob("*.json.gz")) if folder.is_dir() else []
     if not files:
         raise ConfigurationError(f"there are no traces in {folder}", hint="give a folder of *.json.gz sessions")
-    return [_session(file, tails) for file in files]
+    return [_session(file, tails) for file in files[:most]]
 
 
 def _session(file: Path, tails: str) -> list[TraceRequest]:
