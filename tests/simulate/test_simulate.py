@@ -11,10 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 from statemark.align import Job as OracleJob
-from statemark.align import Prompt, World, groups_of, make_rule, make_setup
+from statemark.align import Prompt, Role, World, groups_of, make_rule, make_setup
 from statemark.align.oracle import Limits as OracleLimits
 from statemark.cli.simulate import command
 from statemark.errors import ConfigurationError
+from statemark.replay.records import Record, record_line
 from statemark.simulate.align_backend import AlignBackend
 from statemark.simulate.cost import Cost, fit_cost, parse_cost
 from statemark.simulate.formats import read_trace
@@ -22,6 +23,7 @@ from statemark.simulate.pool import Pool
 from statemark.simulate.scenario import Load, simulate
 from statemark.simulate.server import Limits, Outcome, Server
 from statemark.simulate.workload import Names, Request, common_prefix
+from tests.align import tiny_models
 
 MODEL = str(Path(__file__).parents[2] / "docs" / "align" / "qwen3-next")
 WAVE = 1e6
@@ -111,6 +113,22 @@ def test_blocks_are_all_free_in_the_end() -> None:
     assert backend.pool.free_blocks == 149
     assert outcome.steps > 0
     assert backend.evicted > 0
+
+
+def test_a_ring_takes_a_block_of_every_running_request_and_gives_it_back(tmp_path: Path) -> None:
+    config = tiny_models.qwen3_5(model_type="qwen4_exp_text", architectures=["Qwen4ExpForCausalLM"])
+    config |= {"indexer_n_heads": 4, "indexer_compress_ratio": 4}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    machine = make_setup([str(tmp_path), "--max-num-batched-tokens", "2048"])
+    assert sum(g.copies for g in machine.geometry.groups if g.role is Role.RING) == 1
+    asked = [(0, [(f"p{n}", 100)], 5) for n in range(3)]
+    each = sum(g.copies for g in machine.geometry.groups)  # a block of every group
+    for blocks, at_once in ((1 + 3 * each, 3), (3 * each, 2)):
+        backend = AlignBackend(machine.geometry, machine.frame, make_rule("vllm-0.32", machine.frame), blocks)
+        outcome = Server(backend, Cost(), Limits(step=2048, requests=5)).run(requests_of(asked))
+        assert [outcome.ttft[n] for n in range(3)].count(outcome.ttft[0]) == at_once
+        assert backend.pool is not None
+        assert backend.pool.free_blocks == blocks - 1
 
 
 def test_a_prompt_that_never_fits_is_counted_and_the_rest_runs() -> None:
@@ -235,6 +253,32 @@ def test_a_cost_is_found_again_from_times_that_it_made(tmp_path: Path) -> None:
             assert got == pytest.approx(right, rel=1e-3)
 
 
+def test_a_cost_is_fitted_to_what_a_replay_wrote(tmp_path: Path) -> None:
+    """Its head, its warm-up and its errors are no measurements."""
+    draw = random.Random(2)
+    plain, replayed = [], [json.dumps({"head": {"trace": "t"}})]
+    for number in range(12):
+        values = {"prompt": draw.randrange(100, 900), "cached": draw.randrange(90), "output": 5}
+        first = 0.01 + 1e-4 * (values["prompt"] - values["cached"])
+        plain.append(values | {"ttft": first, "e2e": first + 0.08})
+        arrivals = [first, *(first + 0.02 * (i + 1) for i in range(4))]
+        record = Record(
+            target="t", round=0, session=f"s{number}", turn=0, at=0.0, arrivals=arrivals, seconds=9.0, **values
+        )
+        replayed.append(record_line(record))
+    for odd in ({"error": "timeout"}, {"warm_up": True}):
+        record = Record(target="t", round=0, session="x", turn=0, at=0.0, prompt=5, arrivals=[9.0], cached=0, **odd)  # type: ignore[arg-type]
+        replayed.append(record_line(record))
+    one = fit_cost(write(tmp_path / "plain.jsonl", plain), 2048)
+    other = fit_cost(write(tmp_path / "replay.jsonl", [line.strip() for line in replayed]), 2048)
+    assert other.measured == one.measured == 24
+    for name in ("step", "token", "request", "context"):
+        assert getattr(other.cost, name) == pytest.approx(getattr(one.cost, name), rel=1e-4, abs=1e-9)
+    silent = record_line(Record(target="t", round=0, session="x", turn=0, at=0.0, prompt=5, arrivals=[9.0]))
+    with pytest.raises(ConfigurationError, match=r"m\.jsonl:1: .*how many tokens"):
+        fit_cost(write(tmp_path / "m.jsonl", [silent.strip()]), 2048)
+
+
 def test_costs_given_by_hand() -> None:
     assert parse_cost("step=0.5,token=1e-3") == Cost(0.5, 1e-3, 0, 0)
     for text in ("step=x", "stp=1", "step=-1", "step=0"):
@@ -261,3 +305,12 @@ def test_the_command_prints_a_table_one_object_and_a_page_of_its_own(tmp_path: P
         (rule, budget) for rule in ("vllm-0.32", "exact", "fast", "statemark", "llama.cpp") for budget in (1024, 2048)
     }
     assert all(r["ttft"]["p50"] > 0 and r["per_p90"] > 0 for r in found["results"])
+
+
+def test_a_long_trace_says_what_the_engines_own_cache_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("statemark.cli.simulate._ENGINE_SECONDS", 1.0)
+    path = write(tmp_path / "t.jsonl", [GOOD])
+    words = [str(path), "--model", MODEL]
+    said = CliRunner().invoke(command, [*words, "--rule", "statemark"], catch_exceptions=False)
+    assert "about 10 minutes, and up to 0 GB" in said.stderr
+    assert "minutes" not in CliRunner().invoke(command, [*words, "--rule", "exact"], catch_exceptions=False).stderr

@@ -38,7 +38,9 @@ def fetch_from_hub(name: str, file: str) -> Path:
     try:
         return Path(hf_hub_download(name, file))
     except Exception as error:
-        raise CheckpointError(f"can't read {file} of {name} from the hub: {error}") from None
+        raise CheckpointError(
+            f"can't read {file} of {name} from the hub: {error}", hint="give a folder or a config.json instead"
+        ) from None
 
 
 @click.command(epilog=_EXAMPLES, context_settings=PASS_ON)

@@ -18,9 +18,13 @@ from statemark.errors import ConfigurationError
 from statemark.simulate.cost import Cost, fit_cost, parse_cost
 from statemark.simulate.formats import Trace, read_trace
 from statemark.simulate.page import draw_page, label
-from statemark.simulate.scenario import ALL_RULES, DEFAULT_SLOTS, Load, Result, simulate
+from statemark.simulate.scenario import ALL_RULES, DEFAULT_SLOTS, ENGINE, Load, Result, simulate
 from statemark.simulate.server import Outcome
 from statemark.simulate.slots import SlotFlags, parse_slot_flags
+
+# Of the engine's own cache, for each token of a prompt: processor time, and memory where nothing is ever evicted.
+_ENGINE_SECONDS = 4e-7
+_ENGINE_BYTES = 26
 
 _EXAMPLES = """\b
 Examples:
@@ -92,6 +96,8 @@ def command(
     cost, source = _cost(cost_text, fit, steps[0])
     blocks = setup.blocks if setup.memory_known or setup.flags.blocks_override is not None else None
     chosen = list(dict.fromkeys(rules)) or list(ALL_RULES)
+    if ENGINE in chosen:
+        _warn_of_engine(read, len(steps), blocks)
     slots = DEFAULT_SLOTS if llama is None else parse_slot_flags(llama)
     runs = _run(read, setup, chosen, steps, cost, Load(speed, together), blocks, accepted, slots)
     memory = "without limit" if blocks is None else f"{blocks:,} blocks"
@@ -116,6 +122,16 @@ def _cost(text: str | None, fit: Path | None, budget: int) -> tuple[Cost, str]:
         found = fit_cost(fit, budget)
         return found.cost, f"fitted to {found.measured} times of {fit.name}, median error {found.error:.1%}"
     return (Cost(), "assumed times") if text is None else (parse_cost(text), "times as given")
+
+
+def _warn_of_engine(trace: Trace, budgets: int, blocks: int | None) -> None:
+    """The engine's own cache is run for real, page by page: say so where that takes minutes."""
+    seconds = trace.prompt_tokens * budgets * _ENGINE_SECONDS
+    if seconds < 120:
+        return
+    memory = trace.prompt_tokens * _ENGINE_BYTES / 1e9
+    held = f", and up to {memory:,.0f} GB of memory as the cache has no limit" if blocks is None else ""
+    say(f"the rule {ENGINE} runs the real cache: about {seconds / 60:,.0f} minutes{held}; --rule leaves it out")
 
 
 def _run(

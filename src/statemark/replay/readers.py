@@ -19,7 +19,7 @@ import numpy as np
 
 from statemark.errors import ConfigurationError
 from statemark.replay.workload import Abstract, SessionPlan, Turn
-from statemark.simulate.formats import MOONCAKE_BLOCK
+from statemark.simulate.formats import MOONCAKE_BLOCK, mooncake_line
 from statemark.simulate.traces import TraceRequest, read_sessions
 from statemark.words import counted
 
@@ -105,10 +105,9 @@ def _mooncake(entries: list[dict[str, Any]]) -> Read:
     sessions, bad = [], 0
     for number, entry in enumerate(entries):
         try:
-            blocks = [int(h) for h in entry["hash_ids"]]
-            tokens = _spelled(blocks, int(entry["input_length"]), MOONCAKE_BLOCK, number)
-            turn = Turn(tokens, max(1, int(entry["output_length"])))
-            sessions.append(SessionPlan(f"request {number}", (turn,), float(entry["timestamp"]) / 1000))
+            line = mooncake_line(entry)
+            turn = Turn(_spelled(line.blocks, line.prompt, MOONCAKE_BLOCK, number), line.output)
+            sessions.append(SessionPlan(f"request {number}", (turn,), line.at))
         except (KeyError, TypeError, ValueError):
             bad += 1
     return sessions, bad

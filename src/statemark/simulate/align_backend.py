@@ -52,7 +52,7 @@ class Managers:
 class Store:
     """What one request holds: its state table, how far it has been published, and its blocks."""
 
-    __slots__ = ("allocated", "columns", "pages", "publisher", "retired", "table")
+    __slots__ = ("allocated", "columns", "pages", "publisher", "retired", "rings", "table")
 
     def __init__(self, table: StateTable, publisher: Publisher) -> None:
         self.table = table
@@ -60,6 +60,7 @@ class Store:
         self.pages: dict[int, list[int]] = {}  # manager -> blocks of its pages
         self.columns: dict[int, list[int]] = {}  # column of the state table -> a block for each recurrent manager
         self.allocated: list[int] = []  # drafts' state blocks
+        self.rings: list[int] = []  # a block of each ring, from the first step to the last
         self.retired: int | None = None  # the column before the running one
 
 
@@ -80,17 +81,15 @@ class AlignBackend:
         self._managers = Managers(geometry, groups)
         self._page = {index: group.block for index, group in enumerate(groups) if not group.is_state}
         self._drafts = geometry.drafting.depth
+        self._rings = sum(g.copies for g in geometry.groups if g.role is Role.RING)
         self._step = 0
         self.unit = gcd(*(g.block for g in groups))
+        self.gives_back = blocks is not None
         self.pool: Pool | None = None
         if blocks is not None:
-            if (
-                frame.fine
-                or any(g.window is not None for g in groups)
-                or any(g.role is Role.RING for g in geometry.groups)
-            ):
+            if frame.fine or any(g.window is not None for g in groups):
                 raise ConfigurationError(
-                    "a memory limit is modelled for models without sliding windows, rings and hits inside a block",
+                    "a memory limit is modelled for caches without sliding windows and hits inside a block",
                     hint="leave out --blocks and --kv-cache-memory-bytes: the cache is then without limit",
                 )
             self.pool = Pool(blocks, self._lost)
@@ -154,6 +153,7 @@ class AlignBackend:
             self.pool.free([*store.allocated[number :: len(self._managers.state)], *held])
         for manager, _ in self._managers.pages:
             self.pool.free(store.pages[manager][::-1])
+        self.pool.free(store.rings)
 
     # --- publication ------------------------------------------------------------------------------------------
 
@@ -236,7 +236,7 @@ class AlignBackend:
             here = len(state) * max(0, states)
             here += sum(-(-length // self._page[i]) - len(taken[m]) for m, i in pages)
             wanted = max(wanted, here)
-        if wanted + idle > pool.free_blocks:
+        if wanted + self._rings + idle > pool.free_blocks:
             return False
         for blocks in (held, *taken.values()):
             pool.touch(blocks)
@@ -249,6 +249,7 @@ class AlignBackend:
         need = {m: -(-end // self._page[i]) - len(taken[m]) for m, i in pages}
         self._open(pool, store, columns, opened, need)
         store.allocated = pool.take(self._drafts * len(state))
+        store.rings = pool.take(self._rings)
         return True
 
     def _open(self, pool: Pool, store: Store, columns: list[int], opened: int, need: dict[int, int]) -> None:

@@ -50,6 +50,7 @@ class Backend(Protocol):
     """What a kind of server does about one request. Positions are tokens."""
 
     unit: int  # decoding requests are seen at multiples of it; 0: only at their end
+    gives_back: bool  # whether it wants to see when a state is left behind, too
     decode_first: bool  # whether decoding requests come before prompts, or all in order of admission
 
     def new_step(self) -> None:

@@ -69,8 +69,8 @@ class Fit:
 
 
 def fit_cost(path: Path, budget: int) -> Fit:
-    """From requests that a server answered one at a time: JSON lines with `prompt`, `cached`, `output` (tokens),
-    `ttft` and `e2e` (seconds). `budget`: the tokens of a step that it ran with.
+    """From requests that a server answered one at a time: what `statemark replay --concurrency 1 --out` wrote, or JSON
+    lines with `prompt`, `cached`, `output` (tokens), `ttft` and `e2e` (seconds). `budget`: the tokens of its steps.
 
     Least squares of relative errors, without negative parts.
     """
@@ -80,12 +80,13 @@ def fit_cost(path: Path, budget: int) -> Fit:
         if not line.strip():
             continue
         try:
-            values = json.loads(line)
-            _rows(values, budget, rows, times)
+            values = _measured(json.loads(line))
+            if values is not None:
+                _rows(values, budget, rows, times)
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigurationError(
                 f"{path.name}:{number}: {f'there is no {error}' if isinstance(error, KeyError) else error}",
-                hint="each line needs prompt, cached, output, ttft and e2e",
+                hint="give a file of `statemark replay --out`, or lines with prompt, cached, output, ttft and e2e",
             ) from None
     if len(rows) < len(FIELDS):
         raise ConfigurationError(f"{path.name}: {len(rows)} times are too few to fit {len(FIELDS)} numbers to")
@@ -94,6 +95,23 @@ def fit_cost(path: Path, budget: int) -> Fit:
     parts = _not_negative(scaled, np.ones(len(times)))
     off = float(np.median(np.abs(scaled @ parts - 1)))
     return Fit(Cost(*(float(p) for p in parts)), len(times), off)
+
+
+def _measured(line: Any) -> dict[str, Any] | None:
+    """One request as five numbers; None for a replay's head, its warm-up and what went wrong in it."""
+    if not isinstance(line, dict):
+        raise ValueError("not a JSON object")
+    if "head" in line:
+        return None
+    record = line.get("record")
+    if record is None:
+        return line
+    if record["error"] or record["warm_up"] or not record["arrivals"]:
+        return None
+    if record["cached"] is None:
+        raise ValueError("the server doesn't say how many tokens it took from its cache")
+    ends = {"ttft": record["arrivals"][0], "e2e": record["arrivals"][-1]}
+    return {name: record[name] for name in ("prompt", "cached", "output")} | ends
 
 
 def _rows(values: dict[str, Any], budget: int, rows: list[list[float]], times: list[float]) -> None:

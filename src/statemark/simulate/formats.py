@@ -110,18 +110,34 @@ def _time(values: dict[str, Any], key: str) -> float:
     return float(value)
 
 
-def _mooncake(names: Names, number: int, values: dict[str, Any], answers: dict[str, int]) -> Request:
-    """A hash names all tokens up to the end of its block of 512, so it is a prefix's name as it stands."""
+@dataclass(frozen=True)
+class MooncakeLine:
+    """`at` in seconds; `blocks`: an id for each 512 tokens, the last one for what is left."""
+
+    at: float
+    prompt: int
+    output: int
+    blocks: list[int]
+
+
+def mooncake_line(values: dict[str, Any]) -> MooncakeLine:
+    """A line of a Mooncake trace. KeyError or ValueError, with the reason, where it is none."""
     prompt = _count(values, "input_length", 1)
     ids = values["hash_ids"]
     if not isinstance(ids, list) or len(ids) != -(-prompt // MOONCAKE_BLOCK):
         raise ValueError(f"input_length {prompt} takes {-(-prompt // MOONCAKE_BLOCK)} hash_ids of {MOONCAKE_BLOCK}")
     if any(isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < 1 << 36 for i in ids):
         raise ValueError("hash_ids must be whole numbers of at least 0")
-    nodes = array("q", [i + 1 for i in ids])
     output = max(1, _count(values, "output_length", 0))
+    return MooncakeLine(_time(values, "timestamp") / 1000, prompt, output, ids)
+
+
+def _mooncake(names: Names, number: int, values: dict[str, Any], answers: dict[str, int]) -> Request:
+    """A hash names all tokens up to the end of its block of 512, so it is a prefix's name as it stands."""
+    line = mooncake_line(values)
+    nodes = array("q", [i + 1 for i in line.blocks])
     answer = (1 << 36) + number + 1
-    return Request(number, _time(values, "timestamp") / 1000, nodes, prompt, output, answer, grain=MOONCAKE_BLOCK)
+    return Request(number, line.at, nodes, line.prompt, line.output, answer, grain=MOONCAKE_BLOCK)
 
 
 def _own(names: Names, number: int, values: dict[str, Any], answers: dict[str, int]) -> Request:

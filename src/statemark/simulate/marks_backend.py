@@ -30,6 +30,7 @@ class MarksBackend:
     """`memory`: bytes of pages and marks together, None for no limit."""
 
     unit = 0
+    gives_back = False
     decode_first = True
 
     def __init__(self, page_bytes: int, slot_bytes: int, memory: int | None) -> None:
@@ -41,15 +42,15 @@ class MarksBackend:
 
     def begin(self, job: Job) -> Start:
         request = job.request
-        tokens = spell(request, job.known)
-        lease = self.cache.begin(self.cache.index.chain(""), tokens)
+        tokens = spell(request, request.prompt + request.output)
+        lease = self.cache.begin(self.cache.index.chain(""), tokens[: job.known])
         if lease is None:
             return Start.NO_ROOM
         if not self.cache.grow(lease, request.prompt + request.output):
             self.cache.release(lease)
             return Start.NO_ROOM
         job.computed = lease.cached
-        job.store = held = Held(lease, spell(request, request.prompt + request.output))
+        job.store = held = Held(lease, tokens)
         held.planned = self.cache.plan(lease, request.prompt, request.turns)
         return Start.READY
 

@@ -316,16 +316,19 @@ class Server:
             self._drop(job)
             self.outcome.whole[job.request.number] = self._now - self._arrived.pop(job.request.number)
             return
-        self._plan(job)
+        self._plan(job, after_prompt=count > 0)
 
-    def _plan(self, job: Job) -> None:
+    def _plan(self, job: Job, *, after_prompt: bool) -> None:
         """When to look at a decoding request next: where it ends, or where its backend wants to see it."""
         left = job.request.output - job.said
         pace, unit = self.limits.pace, self.backend.unit
         steps = ceil(left / pace)
         if unit:
-            # The step that fills a block, and the one after it, which opens the next.
-            to_go = unit - job.computed % unit if job.computed % unit else 1
+            # The step that fills a block, and the one after it, which opens the next. With a limit also the one after
+            # that, and the first after a prompt: what was left behind is given back then.
+            inside = job.computed % unit
+            soon = inside == 0 or (self.backend.gives_back and (after_prompt or inside <= self.limits.pace))
+            to_go = 1 if soon else unit - inside
             steps = min(steps, max(1, ceil(to_go / pace)))
         job.event = job.tick + steps
         heapq.heappush(self._events, (job.event, job.order))
