@@ -37,6 +37,7 @@ RUNS: dict[str, tuple[int, list[str]]] = {
         4,
         ["--parallel", "2", "--ctx-checkpoints", "3", "--checkpoint-min-step", "256", "--batch-size", "512"],
     ),
+    "little memory": (5, ["--cache-ram", "12", "--ubatch-size", "128", "--slot-prompt-similarity", "0.5"]),
 }
 
 
