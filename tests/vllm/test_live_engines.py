@@ -69,7 +69,7 @@ def test_every_boundary_is_kept_where_all_are_wanted() -> None:
     assert stock["reused"] != list(range(1, 10))
 
 
-@pytest.fixture(params=["qwen3-next", "qwen3.5", "qwen3.5-mtp"])
+@pytest.fixture(params=["qwen3.5", "qwen3.5-mtp"])
 def pairs(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
     found = on_engine(request.param)
     assert found["status"] == "active"

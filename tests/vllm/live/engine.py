@@ -71,7 +71,9 @@ class Answer:
         """The largest difference of the first token's log-probabilities, of those that both have. Later tokens may
         follow different ones."""
         mine, theirs = self.rows[0], other.rows[0]
-        return max(abs(mine[t] - theirs[t]) for t in mine.keys() & theirs.keys())
+        found = max(abs(mine[t] - theirs[t]) for t in mine.keys() & theirs.keys())
+        assert math.isfinite(found)  # all digests of nan are equal
+        return found
 
 
 @dataclass
@@ -143,9 +145,7 @@ class Engine:
 
 
 def rows(logprobs: Any) -> list[dict[int, float]]:
-    found = [{token: entry.logprob for token, entry in row.items()} for row in logprobs]
-    assert all(math.isfinite(value) for row in found for value in row.values())  # all digests of nan are equal
-    return found
+    return [{token: entry.logprob for token, entry in row.items()} for row in logprobs]
 
 
 def digest(rows: list[dict[int, float]]) -> str:

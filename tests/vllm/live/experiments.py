@@ -98,10 +98,9 @@ def outputs(served: Engine) -> dict[str, Any]:
 def pairs(block: int, dropped: int) -> list[tuple[int, int, int]]:
     """(shared prefix, tail of A, tail of B) of ten pairs. The shared prefix ends on either side of a boundary; most B
     end a block or more past the boundary that A leaves, so that a cold run may pass it within a chunk. `dropped` blocks
-    of a hit are given back where a drafter needs their last tokens. The last B ends two tokens before a boundary."""
+    of a hit are given back where a drafter needs their last tokens."""
     shared = [(k + dropped) * block + more for k in (1, 5) for more in (-1, 0, 1, 40, 100)]
-    tails = [90 + 11 * n + (0 if n in (2, 7) else block) for n in range(len(shared) - 1)]
-    return [(s, 20 + 3 * n, tail) for n, (s, tail) in enumerate(zip(shared, [*tails, 2 * block - 102], strict=True))]
+    return [(s, 20 + 3 * n, 90 + 11 * n + (0 if n in (2, 7) else block)) for n, s in enumerate(shared)]
 
 
 def _pairs(served: Engine, rule: str, budget: int, place: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def environment(**changes: str) -> dict[str, str]:
 
 # What is asked of each engine, in one run of it: starting takes as long as most experiments.
 EXPERIMENTS = {
-    "qwen3-next": "reuse,outputs",
+    "qwen3-next": "reuse",
     "qwen3.5": "reuse,dense,outputs",
     "qwen3.5-mtp": "outputs",
     "qwen3.5-hidden": "smaller_block",
