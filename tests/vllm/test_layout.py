@@ -98,3 +98,12 @@ def test_models_without_states_have_nothing_to_cut_for() -> None:
     assert not has_states(Scheduler(config(), caches([group(FullAttentionSpec(16))])))
     off = [group(FullAttentionSpec(384)), group(MambaSpec(16384, mamba_cache_mode="none"))]
     assert not has_states(Scheduler(config(), caches(off)))
+
+
+def test_hashes_that_look_ahead_are_not_modelled() -> None:
+    """vLLM 0.33 has them beside EAGLE and MTP drafters."""
+    scheduler = Scheduler(config(), caches(uniform_groups(384)))
+    read_layout(scheduler, CHUNK)
+    scheduler.num_hash_lookahead_tokens = 1
+    with pytest.raises(UnknownLayoutError, match="look 1 tokens ahead"):
+        read_layout(scheduler, CHUNK)

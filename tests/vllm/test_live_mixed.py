@@ -87,18 +87,3 @@ def test_vllms_own_cut_stalls_where_the_budget_is_the_block() -> None:
     seen = beside_running_requests(None, BLOCK)
     assert seen["long"] is None
     assert seen["short"] is None
-
-
-@pytest.mark.parametrize("rule", ["exact", "fast"])
-def test_beside_a_module_for_drafts(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """0.32 gives back the last block of a hit; 0.33 looks one token ahead in its hashes and gives nothing back."""
-    monkeypatch.setenv("STATEMARK_VLLM", rule)
-    ours = bare.Bare.build(OURS, [bare.attention(BLOCK), bare.state(BLOCK)], 2048, drafter="mtp")
-    assert ours.scheduler.statemark.status.value == "active"
-    looks_ahead = getattr(ours.scheduler, "num_hash_lookahead_tokens", 0) == 1
-    for length in (BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 17, 5 * BLOCK, 5 * BLOCK + 100):
-        prompt = text(f"drafts {length}", length)
-        assert ours.ask(f"cold {length}", prompt) == 0
-        ideal = (length - 1) // BLOCK * BLOCK if looks_ahead else max(0, length // BLOCK - 1) * BLOCK
-        assert ours.ask(f"warm {length}", prompt) == ideal
-    assert ours.wrong() == []

@@ -68,8 +68,8 @@ def read_layout(scheduler: Any, kernel_chunk: KernelChunk) -> Layout:
     if getattr(scheduler, "prefix_replay_group_ids", ()):
         raise UnknownLayoutError("a sliding window is replayed after a hit")
     ahead = getattr(scheduler, "num_hash_lookahead_tokens", 0)  # since 0.33
-    if ahead > 1:  # one is what a lookup leaves out anyway
-        raise UnknownLayoutError(f"hashes of blocks cover {ahead} tokens after them")
+    if ahead:
+        raise UnknownLayoutError(f"hashes of blocks look {ahead} tokens ahead, for the drafter")
     step = scheduler.mamba_prefill_checkpoint_alignment if scheduler.mamba_has_prefill_checkpoint_blocks else None
     geometry = Geometry(
         groups=tuple(_merged(groups)),

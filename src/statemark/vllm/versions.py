@@ -49,7 +49,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
         "4f655fb4b7c8",
         "1e55a51ad17f",
     ),
-    # Hashes may look ahead of their block instead of EAGLE's drop; the layout is refused where that moves a stop.
+    # Hashes may look ahead of their block instead of EAGLE's drop: such a layout is refused.
     "0.33.0": (
         "84fed5ada7ea",
         "7e04837c7860",
