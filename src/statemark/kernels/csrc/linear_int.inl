@@ -191,9 +191,10 @@ inline const uint8_t* group_at(const WeightView& w, int64_t panel, int64_t group
   return reinterpret_cast<const uint8_t*>(w.words) + (panel * (w.padded_cols / Q::kDepth) + group) * Q::kGroupBytes;
 }
 
-// R rows from `row` on: weights are read in the order in which they lie.
+// R rows from `row` on: weights are read in the order in which they lie, and asked for `ahead`.
 template <class Q, int R>
-__attribute__((noinline)) void panel_times_tile(const LinearArgs& args, const IntActs& acts, int64_t row, int64_t panel) {
+__attribute__((noinline)) void panel_times_tile(const LinearArgs& args, const IntActs& acts, int64_t row, int64_t panel,
+                                                Ahead ahead) {
   constexpr int kParts = kPanel / kTileCols;  // vectors of columns go two by two, so that the sums stay in registers
   const int64_t groups = args.w.padded_cols / Q::kDepth;
   Chains<R, 2> sums[kParts];
@@ -202,7 +203,8 @@ __attribute__((noinline)) void panel_times_tile(const LinearArgs& args, const In
   for (int64_t g = 0; g < groups; ++g, group += Q::kGroupBytes) {
     const int32_t* x = acts.at(row, g * Q::kDepth / kBlockDepth * kBlockDepth) + g * Q::kDepth % kBlockDepth / 2;
     const int64_t at = acts.group_at(row, g);
-    for (int i = 0; i < Q::kGroupBytes; i += 64) __builtin_prefetch(group + kAheadBytes + i, 0, 3);
+    for (int64_t i = 0; i < ahead.step; i += 64) __builtin_prefetch(ahead.at + i, 0, 3);
+    ahead.at += ahead.step;
     unroll<kParts>([&](auto part) INLINE_LAMBDA {
       const auto* head = reinterpret_cast<const uint16_t*>(group) + part * kTileCols;
       const auto* words = reinterpret_cast<const uint32_t*>(group + kGroupHead) + part * kTileCols;
@@ -222,9 +224,10 @@ __attribute__((noinline)) void panel_times_tile(const LinearArgs& args, const In
 }
 
 template <class Q, int R>
-INLINE void panel_times_tile_of(int rows, const LinearArgs& args, const IntActs& acts, int64_t row, int64_t panel) {
-  if (rows == R) return panel_times_tile<Q, R>(args, acts, row, panel);
-  if constexpr (R > 1) panel_times_tile_of<Q, R - 1>(rows, args, acts, row, panel);
+INLINE void panel_times_tile_of(int rows, const LinearArgs& args, const IntActs& acts, int64_t row, int64_t panel,
+                                Ahead ahead) {
+  if (rows == R) return panel_times_tile<Q, R>(args, acts, row, panel, ahead);
+  if constexpr (R > 1) panel_times_tile_of<Q, R - 1>(rows, args, acts, row, panel, ahead);
 }
 
 template <class Q>
@@ -241,9 +244,18 @@ void linear_int(Context& context, const LinearArgs& args) {
   const int64_t group = at_least(1, at_most(share, (256 << 10) / panel_bytes));
   parallel(context, ceil_div(panels, group) * blocks, [&](int64_t task, int) {
     const int64_t tile0 = task % blocks * per_block, panel0 = task / blocks * group;
-    for (int64_t p = panel0; p < at_most(panel0 + group, panels); ++p)
-      for (int64_t t = tile0; t < at_most(tile0 + per_block, tiles.tiles); ++t)
-        panel_times_tile_of<Q, Vec::kIntRows>(tiles.count(t), args, acts, tiles.start(t), p);
+    const int64_t passes = at_most(per_block, tiles.tiles - tile0);
+    for (int64_t p = panel0; p < at_most(panel0 + group, panels); ++p) {
+      const auto* at = reinterpret_cast<const char*>(group_at<Q>(args.w, p, 0));
+      // One tile asks for what it reads itself; several share the next panel among them, so that all wait for memory.
+      const Ahead ahead = passes == 1 ? Ahead{at + kAheadBytes, Q::kGroupBytes}
+                                      : Ahead{at + panel_bytes, round_up(ceil_div(Q::kGroupBytes, passes), 64)};
+      for (int64_t t = 0; t < passes; ++t) {
+        const int64_t begin = t * ahead.step * (args.w.padded_cols / Q::kDepth);
+        panel_times_tile_of<Q, Vec::kIntRows>(tiles.count(tile0 + t), args, acts, tiles.start(tile0 + t), p,
+                                              {ahead.at + begin, ahead.step});
+      }
+    }
   });
 }
 
