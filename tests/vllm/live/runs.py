@@ -52,5 +52,5 @@ def script(module: str, *arguments: str, **changes: str) -> dict[str, Any]:
     if answer is None:
         raise RuntimeError(f"{module} {' '.join(arguments)}: {done.stderr[-3000:]}")
     found: dict[str, Any] = json.loads(answer)
-    found["log"] = f"{found.get('log', '')}{done.stdout}{done.stderr}"
+    found.setdefault("log", done.stdout + done.stderr)  # a server's own, where there is one
     return found
