@@ -218,7 +218,8 @@ def quotes() -> dict[str, str]:
     peers = json.loads((RESULTS / "peers.json").read_text())
     machine = peers["machine"]
     where = f"{_rounds(peers)} on {machine['cpu']}, {machine['cores']} cores; limits: {limits_text(peers)}.\n"
-    return {"peers": f"{table(peers)}\n{where}"}
+    agent = json.loads((RESULTS / "agent.json").read_text())
+    return {"peers": f"{table(peers)}\n{where}", "agent": agent_table(agent)}
 
 
 if __name__ == "__main__":
