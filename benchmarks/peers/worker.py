@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -15,7 +17,11 @@ HERE = Path(__file__).resolve().parent
 
 
 class Worker:
-    """Started at once; `facts` is what it says of itself. `variables` are added to its environment."""
+    """Started at once; `facts` is what it says of itself. `variables` are added to its environment.
+
+    Suspended while it has no job: a waiting engine that asks its own processes for news takes part of a core from the
+    one that is measured.
+    """
 
     def __init__(self, python: Path | str, script: str, model: Path, options: list[str], **variables: str) -> None:
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
@@ -27,19 +33,29 @@ class Worker:
             stderr=self.log,
             text=True,
             env=os.environ | variables,
+            process_group=0,  # its own, to be suspended with all that it starts
         )
         self.facts = self._answer()
+        self._signal(signal.SIGSTOP)
 
     def run(self, job: Job) -> float:
         assert self.process.stdin is not None
+        self._signal(signal.SIGCONT)
         self.process.stdin.write(encode(job))
         self.process.stdin.flush()
-        return float(self._answer()["seconds"])
+        seconds = float(self._answer()["seconds"])
+        self._signal(signal.SIGSTOP)
+        return seconds
 
     def close(self) -> None:
         assert self.process.stdin is not None
+        self._signal(signal.SIGCONT)
         self.process.stdin.close()
         self.process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it has ended, which the next answer says
+            os.killpg(self.process.pid, number)
 
     def _answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None

@@ -19,6 +19,7 @@ _COLS = 4096
 
 # Rounds of multiply-adds from registers: some milliseconds.
 _ROUNDS = 200_000
+_SETTLE_SECONDS = 0.4
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,10 @@ def measure_limits(runtime: Runtime, dtype: str, *, repeats: int = 5) -> Limits:
         nonlocal operations
         operations = runtime.peak_products(_ROUNDS, dtype)
 
+    # Threads that have just woken may share a core for a tenth of a second; all runs would see half of the machine.
+    settled = time.perf_counter() + _SETTLE_SECONDS
+    while time.perf_counter() < settled:
+        multiply()
     product_seconds = best_seconds(multiply, 4 * repeats)
     matrix = _matrix(_READ_BYTES)
     read_seconds = best_seconds(lambda: runtime.read_memory(matrix), repeats)
