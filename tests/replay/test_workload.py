@@ -131,7 +131,7 @@ def test_broken_lines_are_told_and_the_rest_is_read(tmp_path):
     plans, notes = read_trace(write(tmp_path / "b.jsonl", rows))
     assert len(plans) == 2
     assert "line 2" in notes[0]
-    assert any("fields make no sense" in n for n in notes)
+    assert any("1 request left out for fields that make no sense" in n for n in notes)
 
 
 @pytest.mark.parametrize("rows", [[], ["x"], [{"a": 1}], [{"hash_ids": [], "input_length": 1}, {"prompt": "x"}]])
