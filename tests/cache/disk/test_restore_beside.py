@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from statemark.cache.disk.pace import Always
+from statemark.cache.disk.worker import Worker
 from statemark.engine.core import Engine
 from statemark.engine.disk import DiskOptions
 from tests.engine import harness
@@ -120,3 +121,37 @@ def test_memory_that_others_need_is_had_back_from_a_read(tmp_path: Path) -> None
     assert not engine.scheduler.counters["preemptions"]
     harness.drain(engine, seen)
     assert seen["later", 0].digest() == harness.cold(LATER).digest()
+
+
+def test_what_fails_in_an_unforeseen_way_after_the_first_file_is_not_used(tmp_path: Path, monkeypatch) -> None:
+    """A checkpoint's own file was read, those that it goes on from were not: its pages hold anything."""
+    first = opened(tmp_path)
+    answer = harness.one(first, LATER).tokens
+    first.close()
+    engine = opened(tmp_path)
+    goes_on = harness.request("goes on", [*PROMPT, *answer, 3, 4])
+    restore = engine.disk._restore
+    read = restore._read
+
+    def fails(what, file, stop):
+        if file is not what.line[0]:
+            raise MemoryError
+        return read(what, file, stop)
+
+    monkeypatch.setattr(restore, "_read", fails)
+    found = harness.one(engine, goes_on)
+    assert engine.stats()["disk_failed"] == 1
+    assert (found.cached, found.digest()) == (len(PROMPT) - 1, harness.cold(goes_on).digest())
+
+
+def test_who_asks_after_the_close_doesn_t_wait_for_a_thread_that_has_ended(tmp_path: Path) -> None:
+    worker: Worker[int] = Worker(lambda _: None)
+    worker.close()
+    assert worker.put(1).free.is_set()
+    first = opened(tmp_path)
+    harness.one(first, LATER)
+    first.close()
+    engine = harness.engine(disk=DiskOptions(path=tmp_path, limit=1 << 20, pace=Always()))
+    engine.close()
+    assert harness.one(engine, LATER).digest() == harness.cold(LATER).digest()
+    engine.close()

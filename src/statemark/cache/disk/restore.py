@@ -90,7 +90,8 @@ class Restore:
     def fetch(self, prefix: PrefixChain, tokens: Tokens) -> Fetch:
         """Bring what the disk has of this prompt, beyond what memory has, into memory: whoever asks advances it."""
         fetch = Fetch(self.reader)
-        fetch.steps = self._attempts(fetch, prefix, tokens)
+        if not self.reader.ended:
+            fetch.steps = self._attempts(fetch, prefix, tokens)
         return fetch
 
     def _attempts(self, fetch: Fetch, prefix: PrefixChain, tokens: Tokens) -> Iterator[Job[Reading]]:
@@ -187,12 +188,14 @@ class Restore:
         """In the reader's thread: read and check a checkpoint's files."""
         what = job.what
         begun, stop = time.perf_counter(), what.have + len(what.pages)
+        records = []
         try:
             for file in what.line:
-                record = self._read(what, file, stop)
-                what.record, stop = what.record or record, file.base
+                records.append(self._read(what, file, stop))
+                stop = file.base
+            what.record = records[0]  # all of them are read: whatever else is raised, there is no record
         except (OSError, UnusableError) as error:
-            what.record, what.failed = None, error
+            what.failed = error
         what.seconds = time.perf_counter() - begun
 
     def _read(self, what: Reading, file: Entry, stop: int) -> Record:

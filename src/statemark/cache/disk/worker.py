@@ -35,7 +35,7 @@ class Worker(Generic[T]):
         self._queue: deque[Job[T]] = deque()
         self._active: Job[T] | None = None
         self._changed = threading.Condition()
-        self._ended = False
+        self.ended = False  # closed: what is put is given up at once
         self._thread: threading.Thread | None = None
         if background:
             self._thread = threading.Thread(target=self._loop, name="statemark-disk", daemon=True)
@@ -44,8 +44,11 @@ class Worker(Generic[T]):
     def put(self, what: T) -> Job[T]:
         job = Job(what)
         with self._changed:
-            self._queue.append(job)
-            self._changed.notify_all()
+            if self.ended:
+                job.free.set()
+            else:
+                self._queue.append(job)
+                self._changed.notify_all()
         return job
 
     def cancel(self) -> None:
@@ -80,7 +83,7 @@ class Worker(Generic[T]):
     def close(self) -> None:
         self.cancel()
         with self._changed:
-            self._ended = True
+            self.ended = True
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
@@ -88,7 +91,7 @@ class Worker(Generic[T]):
     def _loop(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._queue or self._ended)
+                self._changed.wait_for(lambda: self._queue or self.ended)
                 if not self._queue:
                     return
                 self._active = self._queue.popleft()
