@@ -383,6 +383,6 @@ class CacheManager:
         slots = [lease.slot for lease in leases] + (pending_slots or [])
         if self.disk is not None:
             sources += self.disk.pins()
-            lent = self.disk.lent()
-            pages, slots = [*pages, lent[0]], slots + lent[1]
+            lent_pages, lent_slots = self.disk.lent()
+            pages, slots = pages + lent_pages, slots + lent_slots
         check_holders(self.budget, self.index, pages, slots, sources)

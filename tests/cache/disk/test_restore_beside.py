@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,12 @@ def ask_another(engine: Engine) -> None:
     engine.add_request(harness.request("third", [9] * 40))
 
 
-@pytest.mark.parametrize("event", [abort, reset, close, ask_another])
+def ask_again(engine: Engine) -> None:
+    engine.abort("later")
+    engine.add_request(harness.request("again", PROMPT))
+
+
+@pytest.mark.parametrize("event", [abort, reset, close, ask_another, ask_again])
 def test_nothing_leaks_whatever_happens_meanwhile(reading, event: Callable[[Engine], None]) -> None:
     engine, seen = reading
     event(engine)
@@ -87,6 +93,35 @@ def test_nothing_leaks_whatever_happens_meanwhile(reading, event: Callable[[Engi
     engine.check_integrity()
     engine.cache.reset()
     assert engine.cache.budget.used_bytes == 0
+
+
+@pytest.mark.parametrize("gone", [True, False], ids=["after an abort", "more urgent"])
+def test_who_comes_before_a_read_has_ended_doesn_t_wait_for_it(reading, gone: bool) -> None:
+    engine, seen = reading
+    if gone:
+        engine.abort("later")
+    engine.add_request(replace(harness.request("third", [9] * 40), priority=-1))
+    for _ in range(3):
+        before = len(seen["running", 0].tokens)
+        harness.step(engine, seen)
+        assert len(seen["running", 0].tokens) == before + 1
+    assert len(seen["third", 0].tokens) == 3
+    assert engine.disk.lent()[1], "its read is still under way"
+    harness.drain(engine, seen)
+    assert gone or seen["later", 0].cached == len(PROMPT) - 1
+
+
+def test_what_is_being_read_is_not_read_again_for_the_same_prompt(reading) -> None:
+    engine, seen = reading
+    ask_again(engine)
+    harness.step(engine, seen)
+    assert ("again", 0) not in seen
+    engine.disk.reader.work()
+    harness.step(engine, seen)
+    assert engine.stats()["disk_hits"] == 1
+    assert seen["again", 0].cached == len(PROMPT) - 1
+    harness.drain(engine, seen)
+    assert seen["again", 0].digest() == harness.cold(LATER).digest()
 
 
 def test_a_file_that_turns_out_damaged_meanwhile_is_a_counted_miss(reading, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ class Fetch:
             if self.reading is not None:
                 if not wait and not self.reading.free.is_set():
                     return False
-                self.reader.settle()
+                self.reader.wait(self.reading)
                 self.reading = None  # before it goes on: a read can be waited for, what is done between reads can't
             self.reading = next(self.steps, None)
             self.ended = self.reading is None
@@ -87,20 +87,34 @@ class Restore:
         self._layout: Layout = folder.layout
         self.reader: Worker[Reading] = Worker(self._read_job, background=background)
 
-    def fetch(self, prefix: PrefixChain, tokens: Tokens) -> Fetch:
-        """Bring what the disk has of this prompt, beyond what memory has, into memory: whoever asks advances it."""
+    def fetch(self, prefix: PrefixChain, tokens: Tokens, others: list[Fetch]) -> Fetch:
+        """Bring what the disk has of this prompt, beyond what memory has, into memory: whoever asks advances it.
+
+        `others` are under way: what one of them brings is waited for, not read again.
+        """
         fetch = Fetch(self.reader)
         if not self.reader.ended:
-            fetch.steps = self._attempts(fetch, prefix, tokens)
+            fetch.steps = self._attempts(fetch, prefix, tokens, others)
         return fetch
 
-    def _attempts(self, fetch: Fetch, prefix: PrefixChain, tokens: Tokens) -> Iterator[Job[Reading]]:
+    def _attempts(
+        self, fetch: Fetch, prefix: PrefixChain, tokens: Tokens, others: list[Fetch]
+    ) -> Iterator[Job[Reading]]:
         """One checkpoint after the other until one is usable; gives what has to be read before it can go on."""
         self.folder.refresh()
         limit = len(tokens) - 1
         found = self._cache.index.lookup(prefix, tokens, limit)
-        for i, entry in enumerate(self.folder.candidates(prefix, tokens, found.position, limit)[:_TRIES]):
-            if i:  # others have run meanwhile
+        candidates = self.folder.candidates(prefix, tokens, found.position, limit)[:_TRIES]
+        waited = False
+        for other in others:  # the same prompt again, say, after whoever asked first has gone
+            job = other.reading
+            if job is not None and job.what.line[0] in candidates:
+                waited = True
+                yield job
+                if other.reading is job:
+                    other.advance(wait=False)
+        for i, entry in enumerate(candidates):
+            if i or waited:  # others have run meanwhile
                 found = self._cache.index.lookup(prefix, tokens, limit)
             gain = entry.position - found.position
             have = min(len(found.path), entry.full)

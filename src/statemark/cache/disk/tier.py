@@ -14,6 +14,7 @@ from statemark.cache.index import Mark
 from statemark.cache.manager import CacheManager
 
 _DAY = 24 * 3600 * 10**9
+_READS = 2  # under way at a time: the one that is waited for, and one whose request went or was overtaken
 
 
 class DiskTier:
@@ -38,7 +39,7 @@ class DiskTier:
         self.spill = Spill(cache, memory, folder, pace, most=pending, background=background)
         self._restore = Restore(cache, memory, folder, pace, background=background)
         self.reader = self._restore.reader
-        self._fetch: Fetch | None = None  # the last one: at most one is under way
+        self._fetches: list[Fetch] = []  # under way, the oldest first
 
     def stats(self) -> dict[str, int]:
         """Counters, and what the directory holds: checkpoints of this model, bytes of all files."""
@@ -47,20 +48,29 @@ class DiskTier:
     def fetch(self, prefix: PrefixChain, tokens: Tokens) -> Fetch:
         """Bring what the disk has of this prompt, beyond what memory has, into memory: whoever asks advances it."""
         self.spill.poll()
-        self._settle()
-        self._fetch = self._restore.fetch(prefix, tokens)
-        return self._fetch
+        for fetch in self._fetches:
+            fetch.advance(wait=False)
+        if len(self._under_way()) >= _READS:
+            self._fetches[0].advance(wait=True)
+        fetch = self._restore.fetch(prefix, tokens, self._under_way())
+        self._fetches = [*self._under_way(), fetch]
+        return fetch
+
+    def _under_way(self) -> list[Fetch]:
+        self._fetches = [fetch for fetch in self._fetches if fetch.reading is not None]
+        return self._fetches
 
     def _settle(self) -> bool:
         """Wait for what is being read, if anything is; nobody may be waiting for it any more."""
-        if self._fetch is None or self._fetch.reading is None:
-            return False
-        return self._fetch.advance(wait=True)
+        reading = [fetch for fetch in self._fetches if fetch.reading is not None]
+        for fetch in reading:
+            fetch.advance(wait=True)
+        return bool(reading)
 
-    def lent(self) -> tuple[list[int], list[int]]:
-        """Pages and slots that are being filled from files."""
-        fetch = self._fetch
-        return ([], []) if fetch is None else (fetch.pages, [] if fetch.slot is None else [fetch.slot])
+    def lent(self) -> tuple[list[list[int]], list[int]]:
+        """Pages, by who fills them, and slots that are being filled from files."""
+        slots = [fetch.slot for fetch in self._fetches if fetch.slot is not None]
+        return [fetch.pages for fetch in self._fetches], slots
 
     def offer(self, mark: Mark) -> None:
         """A mark was published."""

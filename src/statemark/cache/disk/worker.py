@@ -63,6 +63,12 @@ class Worker(Generic[T]):
         if active is not None:
             active.free.wait()
 
+    def wait(self, job: Job[T]) -> None:
+        """Until that one has moved its bytes or was given up."""
+        if self._thread is None:
+            self.work()
+        job.free.wait()
+
     def settle(self, seconds: float | None = None) -> bool:
         """Wait until everything is done, at most so long; False if it isn't."""
         if self._thread is None:
