@@ -95,14 +95,18 @@ class CacheManager:
         """The deepest mark that leaves at least one token to compute (its logits are what the caller wants)."""
         return self.index.lookup(chain, tokens, len(tokens) - 1)
 
-    def begin(self, chain: PrefixChain, tokens: Tokens, *, use_cache: bool = True) -> Lease | None:
+    def begin(self, chain: PrefixChain, tokens: Tokens, *, use_cache: bool = True, room: int = 0) -> Lease | None:
         """A lease for a sequence that starts with `tokens`, from the deepest usable mark; None if there is no room.
+
+        Its pages cover `room` tokens beyond what is cached. Who gets none asks again, so nothing is counted then.
 
         `chain` is what `index.chain` made for this sequence: it holds the salt, and remembers digests between calls.
         """
         found = self.find(chain, tokens) if self.enabled and use_cache else Lookup(None, ())
         mark = found.mark
+        hits = 0
         if mark is not None:
+            hits = mark.hits
             self.pin(mark)  # making room below must not evict it
         slot = self.take_slot()
         head = self.take_page() if slot is not None and mark is not None and mark.tail_page is not None else None
@@ -129,6 +133,11 @@ class CacheManager:
             lease = Lease(chain, pages, slot, at, mark.stamp, at, own, mark, copy, found, continues, shared, at)
         if continues is not None and (mark is None or continues is not mark.head or mark.kind not in HEADS):
             self._is_history(continues)  # at once: its ends are no way on for anybody, and this request needs room
+        if not self.grow(lease, lease.cached + room):
+            if mark is not None:
+                mark.hits = hits
+            self.release(lease)
+            return None
         self.order.tick()
         if use_cache and self.enabled:
             self._count(found, len(tokens))

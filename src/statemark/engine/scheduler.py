@@ -10,7 +10,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable
 
-from statemark.cache import PAGE_TOKENS, CacheManager, Lease, PrefixChain
+from statemark.cache import PAGE_TOKENS, CacheManager, PrefixChain
 from statemark.cache.explain import explain
 from statemark.cache.manager import Stamps
 from statemark.engine.sequence import Chunk, Sequence, StepPlan
@@ -134,10 +134,10 @@ class Scheduler:
 
     def _admit(self, seq: Sequence) -> bool:
         read = self._reads(seq)
-        lease = self._begin(seq, read)
+        lease = self.cache.begin(self._chain(seq), seq.tokens, use_cache=read, room=1)
         if lease is None and not self.running and read:
             # Nobody else will make room: the mark that it would resume from, pinned by it, is what is in the way.
-            lease = self._begin(seq, False)
+            lease = self.cache.begin(self._chain(seq), seq.tokens, use_cache=False, room=1)
         if lease is None:
             return False
         seq.lease = lease
@@ -153,13 +153,6 @@ class Scheduler:
         if self.cache.enabled and seq.request.use_cache:
             seq.planned = self.cache.plan(lease, seq.prompt_len, seq.request.turn_positions)
         return True
-
-    def _begin(self, seq: Sequence, read: bool) -> Lease | None:
-        lease = self.cache.begin(self._chain(seq), seq.tokens, use_cache=read)
-        if lease is not None and not self.cache.grow(lease, lease.cached + 1):
-            self.cache.release(lease)
-            return None
-        return lease
 
     def _prefill(self, seq: Sequence, left: int, chunks: list[Chunk]) -> int:
         assert seq.lease is not None
