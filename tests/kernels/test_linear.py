@@ -56,6 +56,16 @@ def test_the_number_of_threads_changes_nothing(isa: str, dtype: str, count: int)
         assert np.array_equal(product(isa, x, m, threads=threads), expected), threads
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_is_the_same_where_chains_go_through_memory(isa: str, dtype: str) -> None:
+    x, m = uniform(13, 2051, seed=21), matrix(45, 2051, dtype, seed=22)  # 1024 deep blocks, and an odd rest
+    alone = one_by_one(isa, x, m)
+    assert np.isfinite(alone).all()
+    for count in (2, 6, 7, 13):
+        assert np.array_equal(product(isa, x[:count], m), alone[:count]), count
+
+
 def chain(isa: str, x: F32, w: F32, dtype: str) -> F32:
     """The documented order in NumPy. Inputs are such that a float64 sum of a product and the chain is exact."""
     acc = np.zeros((len(x), len(w)), np.float32)
@@ -74,7 +84,7 @@ def chain(isa: str, x: F32, w: F32, dtype: str) -> F32:
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("count", [1, 3, 6, 64])
 def test_an_output_is_one_chain_over_k(isa: str, dtype: str, count: int) -> None:
-    cols = 600  # more than two blocks of k: chains go through memory
+    cols = 2100  # more than two blocks of k, however deep they are: chains go through memory
     x = uniform(count, cols, seed=7)
     w = np.sign(uniform(40, cols, seed=8)) * (0.25 + np.floor(np.abs(uniform(40, cols, seed=9)) * 192) / 256)
     m = Matrix(40, cols, dtype)
