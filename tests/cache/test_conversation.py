@@ -7,6 +7,8 @@ import pytest
 
 from statemark.simulate.replay import Replay
 from statemark.simulate.traces import TraceRequest
+from tests.engine import harness
+from tests.toy import ToyExecutor
 
 SLOT = 1 << 40  # pages cost nothing beside it
 MARKS = 8
@@ -66,6 +68,20 @@ def test_a_branch_far_before_the_end_leaves_the_conversation_alone() -> None:
     replay.run(TraceRequest("s", "", 9.0, side[:0], side, 50, (4_000, len(side) - 4)))
     ends = [m for m in replay.cache.index.marks() if m.kind == "replay" and m.position == len(base[-1].tokens) - 1]
     assert [m.head.superseded for m in ends] == [False]
+
+
+def test_a_branch_during_the_answer_leaves_its_end_alone() -> None:
+    """Somebody asks the same with other last words while the first answer is being written."""
+    engine = harness.engine(ToyExecutor())
+    prompt = [i * 7 % 41 for i in range(100)]
+    seen: dict[tuple[str, int], harness.Collected] = {}
+    engine.add_request(harness.request("first", prompt, max_tokens=30))
+    for _ in range(5):
+        harness.step(engine, seen)
+    engine.add_request(harness.request("branch", [*prompt[:95], 40, 39, 38], max_tokens=2))
+    harness.drain(engine, seen)
+    ends = [m for m in engine.cache.index.marks() if m.kind == "end"]
+    assert {m.position: m.head.superseded for m in ends} == {129: False, 99: False}
 
 
 @pytest.mark.parametrize("filled", [20, 60, 300])

@@ -178,6 +178,9 @@ class CacheManager:
 
     def retire(self, lease: Lease, tokens: Tokens, position: int, stamps: Stamps, kind: str) -> None:
         """End a lease and keep its running state as a mark at `position`: the slot changes hands, nothing is copied."""
+        if lease.head.superseded:
+            # Who parted from this prompt while it ran is a branch: what follows this answer is still to come.
+            lease.head = Head(lease.head.prompt_tokens)
         self.publish(lease, tokens, position, lease.slot, stamps, kind)
         self._close(lease)
 
