@@ -384,19 +384,3 @@ def test_who_waits_goes_by_priority_then_by_arrival():
     while e.has_work():
         order += [out.request_id for out in e.step() if out.finish_reason]
     assert "".join(order) == "dbeafc"
-
-
-def test_who_waits_for_a_page_is_counted_once() -> None:
-    executor = ToyExecutor()
-    room = 10 * executor.page_bytes + 2 * executor.slot_bytes + executor.page_bytes // 2  # a state fits, no page beside
-    e = engine(executor, cache_bytes=room)
-    e.add_request(request("running", [5] * 150, max_tokens=9))
-    seen: dict = {}
-    step(e, seen)
-    e.add_request(request("waits", [i * 7 % 41 for i in range(90)], max_tokens=2))
-    for _ in range(4):
-        step(e, seen)
-        assert e.stats()["requests_waiting"] == 1
-    assert e.stats()["lookups"] == 1, "it has not begun"
-    drain(e, seen)
-    assert (e.stats()["lookups"], e.stats()["tokens_asked"]) == (2, 150 + 90)

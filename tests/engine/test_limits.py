@@ -1,4 +1,4 @@
-"""What is said about a cache that is too small for a request."""
+"""What is said about a cache that is too small for a request, and about who waits for room in it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import re
 import pytest
 
 from statemark.errors import ConfigurationError
-from tests.engine.harness import engine
+from tests.engine.harness import drain, engine, request, step
+from tests.toy import ToyExecutor
 
 
 @pytest.mark.parametrize(
@@ -24,3 +25,19 @@ def test_a_cache_that_is_too_small_says_what_would_do(options, hint):
     assert caught.value.hint.endswith(hint)
     enough = int(re.search("least ([0-9,]+)", hint)[1].replace(",", ""))
     assert engine(**{**options, "cache_bytes": enough}).max_model_len == options.get("max_model_len", 4096)
+
+
+def test_who_waits_for_a_page_is_counted_once() -> None:
+    executor = ToyExecutor()
+    room = 10 * executor.page_bytes + 2 * executor.slot_bytes + executor.page_bytes // 2  # a state fits, no page beside
+    e = engine(executor, cache_bytes=room)
+    e.add_request(request("running", [5] * 150, max_tokens=9))
+    seen: dict = {}
+    step(e, seen)
+    e.add_request(request("waits", [i * 7 % 41 for i in range(90)], max_tokens=2))
+    for _ in range(4):
+        step(e, seen)
+        assert e.stats()["requests_waiting"] == 1
+    assert e.stats()["lookups"] == 1, "it has not begun"
+    drain(e, seen)
+    assert (e.stats()["lookups"], e.stats()["tokens_asked"]) == (2, 150 + 90)
