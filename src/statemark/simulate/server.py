@@ -9,11 +9,12 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import ceil
 
 from statemark.errors import IntegrityError
+from statemark.simulate.arrivals import Arrivals
 from statemark.simulate.backend import Backend, Job, Start
 from statemark.simulate.cost import Cost
 from statemark.simulate.workload import Request
@@ -72,22 +73,19 @@ class Server:
         self._events: list[tuple[int, int]] = []
         self._sum = 0.0  # tokens behind all decoding requests at tick 0, so that their attention can be added up
         self._blocked = False
-        self._source: Iterator[Request] = iter(())
-        self._next: Request | None = None
-        self._arrived: dict[int, float] = {}
+        self._arrivals = Arrivals((), limits.longest, speed=speed, together=together)
 
     # --- arrivals ---------------------------------------------------------------------------------------------
 
     def run(self, requests: Iterable[Request], progress: Callable[[int], None] | None = None) -> Outcome:
-        self._source = iter(requests)
-        self._next = next(self._source, None)
+        self._arrivals = Arrivals(requests, self.limits.longest, speed=self._speed, together=self._together)
         done = 0
         while True:
             self._arrive()
             if not self._jobs and not self._waiting:
-                if self._next is None:
+                if self._arrivals.at is None:
                     break
-                self._now = self._next.at / self._speed
+                self._now = self._arrivals.at
                 continue
             if not self._prefills and self._jobs and (not self._waiting or self._full() or self._blocked):
                 self._decode_on()
@@ -96,25 +94,12 @@ class Server:
                 done = len(self.outcome.whole)
                 progress(done)
         self.outcome.seconds = self._now
+        self.outcome.refused = self._arrivals.refused
         return self.outcome
 
     def _arrive(self) -> None:
-        while self._next is not None:
-            request = self._next
-            if self._together is None:
-                at = request.at / self._speed
-                if at > self._now:
-                    return
-            else:
-                if len(self._jobs) + len(self._waiting) >= self._together:
-                    return
-                at = self._now
-            self._next = next(self._source, None)
-            if request.prompt + request.output > self.limits.longest:
-                self.outcome.refused += 1
-                continue
+        while (request := self._arrivals.take(self._now, len(self._jobs) + len(self._waiting))) is not None:
             self._waiting.append(Job(request))
-            self._arrived[request.number] = at
 
     def _full(self) -> bool:
         return len(self._jobs) >= self.limits.requests
@@ -128,16 +113,8 @@ class Server:
         steps = self._events[0][0] - self._tick - 1
         if steps <= 0 or len(self._decoding) * self.limits.width > self.limits.step:
             return
-        if self._together is None and self._next is not None and not self._waiting:
-            due = self._next.at / self._speed - self._now
-            low, high = 0, steps
-            while low < high:  # the step in which it arrives is the one that comes after these
-                middle = (low + high) // 2
-                if self._decode_seconds(middle + 1) >= due:
-                    high = middle
-                else:
-                    low = middle + 1
-            steps = low
+        if not self._waiting:
+            steps = self._arrivals.steps_before(self._now, steps, self._decode_seconds)
         self._now += self._decode_seconds(steps)
         self._tick += steps
         self.outcome.steps += steps
@@ -306,7 +283,7 @@ class Server:
             self._prefills.remove(job)
             if job.said == 0:
                 job.first = self._now
-                self.outcome.ttft[job.request.number] = self._now - self._arrived[job.request.number]
+                self.outcome.ttft[job.request.number] = self._arrivals.since(job.request, self._now)
             job.known += 1
             job.tick = self._tick
             insort(self._decoding, job.order)
@@ -314,7 +291,7 @@ class Server:
         if job.said >= job.request.output:
             self.backend.leave(job, True)
             self._drop(job)
-            self.outcome.whole[job.request.number] = self._now - self._arrived.pop(job.request.number)
+            self.outcome.whole[job.request.number] = self._arrivals.leave(job.request, self._now)
             return
         self._plan(job, after_prompt=count > 0)
 

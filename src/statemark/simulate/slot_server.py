@@ -6,8 +6,9 @@ What is reused and kept is the slots' business (`slots.py`). Steps in which only
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
+from statemark.simulate.arrivals import Arrivals
 from statemark.simulate.cost import Cost
 from statemark.simulate.server import Outcome
 from statemark.simulate.slots import Slot, SlotCache
@@ -50,21 +51,18 @@ class SlotServer:
         self._queue: deque[Request] = deque()
         self._deferred: deque[Request] = deque()  # looked at while every slot was busy
         self._runs: list[_Run] = []  # by slot
-        self._source: Iterator[Request] = iter(())
-        self._next: Request | None = None
-        self._arrived: dict[int, float] = {}
+        self._arrivals = Arrivals((), longest, speed=speed, together=together)
 
     def run(self, requests: Iterable[Request], progress: Callable[[int], None] | None = None) -> Outcome:
-        self._source = iter(requests)
-        self._next = next(self._source, None)
+        self._arrivals = Arrivals(requests, self._longest, speed=self._speed, together=self._together)
         done = 0
         while True:
             self._arrive()
             self._launch()
             if not self._runs:
-                if self._next is None:
+                if self._arrivals.at is None:
                     break
-                self._now = max(self._now, self._next.at / self._speed)
+                self._now = max(self._now, self._arrivals.at)
                 continue
             if all(r.said for r in self._runs):
                 self._decode_on()
@@ -73,24 +71,15 @@ class SlotServer:
                 done = len(self.outcome.whole)
                 progress(done)
         self.outcome.seconds = self._now
+        self.outcome.refused = self._arrivals.refused
         return self.outcome
 
     def _arrive(self) -> None:
-        while self._next is not None:
-            request = self._next
-            at = request.at / self._speed
-            if self._together is not None:
-                if len(self._runs) + len(self._queue) + len(self._deferred) >= self._together:
-                    return
-                at = self._now
-            elif at > self._now:
-                return
-            self._next = next(self._source, None)
-            if request.prompt + request.output > self._longest:
-                self.outcome.refused += 1
-                continue
+        while (request := self._arrivals.take(self._now, self._opened())) is not None:
             self._queue.append(request)
-            self._arrived[request.number] = at
+
+    def _opened(self) -> int:
+        return len(self._runs) + len(self._queue) + len(self._deferred)
 
     def _launch(self) -> None:
         while self._queue:
@@ -107,16 +96,7 @@ class SlotServer:
     def _decode_on(self) -> None:
         """Take all steps up to the one before an answer ends, or before the one in which the next request arrives."""
         steps = min(r.request.output - r.said for r in self._runs) - 1
-        if self._together is None and self._next is not None:
-            due = self._next.at / self._speed - self._now
-            low, high = 0, steps
-            while low < high:
-                middle = (low + high) // 2
-                if self._decode_seconds(middle + 1) >= due:
-                    high = middle
-                else:
-                    low = middle + 1
-            steps = low
+        steps = self._arrivals.steps_before(self._now, steps, self._decode_seconds)
         self._now += self._decode_seconds(steps)
         self.outcome.steps += steps
         for run in self._runs:
@@ -150,7 +130,7 @@ class SlotServer:
                 run.said += 1
             elif run.computed == run.request.prompt:
                 run.said = 1
-                self.outcome.ttft[run.request.number] = self._now - self._arrived[run.request.number]
+                self.outcome.ttft[run.request.number] = self._arrivals.since(run.request, self._now)
             if run.said == run.request.output:
                 self._end(run)
 
@@ -159,6 +139,6 @@ class SlotServer:
         before those that wait since."""
         self.cache.end(run.slot, run.computed)
         self._runs.remove(run)
-        self.outcome.whole[run.request.number] = self._now - self._arrived.pop(run.request.number)
+        self.outcome.whole[run.request.number] = self._arrivals.leave(run.request, self._now)
         if self._deferred:
             self._queue.appendleft(self._deferred.popleft())
