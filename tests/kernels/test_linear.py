@@ -69,7 +69,7 @@ def test_a_row_is_the_same_where_chains_go_through_memory(isa: str, dtype: str) 
 def chain(isa: str, x: F32, w: F32, dtype: str) -> F32:
     """The documented order in NumPy. Inputs are such that a float64 sum of a product and the chain is exact."""
     acc = np.zeros((len(x), len(w)), np.float32)
-    dot = dtype == "bfloat16" and isa.startswith("avx512_bf16")
+    dot = dtype == "bfloat16" and isa.startswith(("avx512_bf16", "amx_bf16"))
     if dot:
         x = bf16_values(bf16_bits(x))
     for k in [k ^ 1 for k in range(x.shape[1])] if dot else range(x.shape[1]):  # the later of a pair comes first
@@ -120,7 +120,7 @@ def test_the_emulation_rounds_as_the_hardware_does(exponents: tuple[int, int]) -
 @pytest.mark.parametrize("count", [1, 5, 60])
 def test_the_error_stays_below_the_bound_of_a_chain(isa: str, dtype: str, count: int) -> None:
     x, m = uniform(count, 777, seed=10), matrix(50, 777, dtype, seed=11)
-    if dtype == "bfloat16" and isa.startswith("avx512_bf16"):
+    if dtype == "bfloat16" and isa.startswith(("avx512_bf16", "amx_bf16")):
         exact_x = bf16_values(bf16_bits(x)).astype(np.float64)
     else:
         exact_x = x.astype(np.float64)

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 )
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads; 0 takes every core.")
 @click.option(
-    "--isa", type=click.Choice(["avx512_bf16", "avx2", "portable"]), help="Instruction set.  [default: the best]"
+    "--isa",
+    type=click.Choice(["amx_bf16", "avx512_bf16", "avx2", "portable"]),
+    help="Instruction set.  [default: the best]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as one JSON object and draw nothing.")
 def command(model: str | None, threads: int, isa: str | None, as_json: bool) -> None:

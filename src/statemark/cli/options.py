@@ -81,7 +81,9 @@ _ENGINE_FLAGS: list[Decorator] = [
     click.option("--quantization", type=click.Choice(["int8", "int4"]), help="Round the weights while loading."),
     click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads; 0 takes every core."),
     click.option(
-        "--isa", type=click.Choice(["avx512_bf16", "avx2", "portable"]), help="Instruction set.  [default: the best]"
+        "--isa",
+        type=click.Choice(["amx_bf16", "avx512_bf16", "avx2", "portable"]),
+        help="Instruction set.  [default: the best]",
     ),
     click.option("--cache-memory", type=SizeType(), help="Bytes for pages and marks, such as 2GiB."),
     click.option("--cache-dir", metavar="FOLDER", help="Keep computed prefixes here, for later runs too."),

@@ -115,5 +115,7 @@ const KernelTable* portable_kernels();
 const KernelTable* avx2_kernels();
 const KernelTable* avx512_kernels();
 const KernelTable* avx512_emulated_kernels();
+const KernelTable* amx_kernels();
+const KernelTable* amx_emulated_kernels();
 
 }  // namespace statemark

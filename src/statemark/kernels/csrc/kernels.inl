@@ -5,6 +5,9 @@
 
 #include "vecmath.inl"
 #include "tile.inl"
+#ifdef STATEMARK_AMX
+#include "amx.inl"
+#endif
 #include "elementwise.inl"
 #include "linear.inl"
 #include "linear_int.inl"

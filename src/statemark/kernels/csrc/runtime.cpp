@@ -2,6 +2,12 @@
 
 #include <sched.h>
 
+#if defined(STATEMARK_HAVE_AMX)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include <cmath>
 #include <cstdlib>
 #include <thread>
@@ -23,8 +29,27 @@ bool runs_avx512() {
 }
 #endif
 
+#if defined(STATEMARK_HAVE_AMX)
+// Linux lets a process use tiles once it has asked (5.16 and later; sandboxes may refuse); threads and children inherit it.
+bool may_use_tiles() {
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return granted;
+}
+
+bool runs_amx() {
+  constexpr unsigned kBfloat16 = 1u << 22, kTile = 1u << 24;
+  unsigned a, b, c, d;
+  if (!runs_avx512() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  return (d & kBfloat16) && (d & kTile) && may_use_tiles();
+}
+#endif
+
 std::vector<const KernelTable*> usable_tables() {
   std::vector<const KernelTable*> tables;
+#if defined(STATEMARK_HAVE_AMX)
+  if (runs_amx()) tables.push_back(amx_kernels());
+#endif
 #if defined(STATEMARK_HAVE_AVX512)
   if (runs_avx512()) tables.push_back(avx512_kernels());
 #endif
@@ -33,7 +58,10 @@ std::vector<const KernelTable*> usable_tables() {
 #endif
   tables.push_back(portable_kernels());
 #if defined(STATEMARK_HAVE_EMULATION)
-  if (runs_avx2()) tables.push_back(avx512_emulated_kernels());  // last: only ever chosen by name
+  if (runs_avx2()) {  // last: only ever chosen by name
+    tables.push_back(avx512_emulated_kernels());
+    tables.push_back(amx_emulated_kernels());
+  }
 #endif
   return tables;
 }

@@ -1,6 +1,6 @@
-// The avx512_bf16 kernels; with STATEMARK_EMULATE_AVX512, the same code on any x86 through SIMDe, for tests. Only plain
-// headers here: an inline library function compiled with these flags must not be shared with code that runs on other
-// machines (see context.h).
+// The avx512_bf16 kernels; with STATEMARK_AMX, those that use AMX beside them; with STATEMARK_EMULATE_AVX512, the same
+// code on any x86 through SIMDe, for tests. Only plain headers here: an inline library function compiled with these flags
+// must not be shared with code that runs on other machines (see context.h).
 #include <utility>
 
 #include "kernel_args.h"
@@ -11,7 +11,13 @@ namespace statemark {
 #include "kernels.inl"
 
 namespace {
-#ifdef STATEMARK_EMULATE_AVX512
+#if defined(STATEMARK_AMX) && defined(STATEMARK_EMULATE_AVX512)
+constexpr const char* kIsa = "amx_bf16_emulated";
+#define TABLE amx_emulated_kernels
+#elif defined(STATEMARK_AMX)
+constexpr const char* kIsa = "amx_bf16";
+#define TABLE amx_kernels
+#elif defined(STATEMARK_EMULATE_AVX512)
 constexpr const char* kIsa = "avx512_bf16_emulated";
 #define TABLE avx512_emulated_kernels
 #else
