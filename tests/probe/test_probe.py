@@ -12,9 +12,9 @@ import pytest
 from statemark.client import Session
 from statemark.errors import ConfigurationError, ServerError
 from statemark.faults import FAULTS
-from statemark.probe.bench import Bench
+from statemark.probe.bench import Bench, Cost
 from statemark.probe.page import draw_page
-from statemark.probe.plan import Options, boundaries, estimate
+from statemark.probe.plan import Options, boundaries, duration, estimate
 from statemark.probe.report import figures, lines
 from statemark.probe.run import Memory, Probe, Result
 from statemark.server.faulty import FaultyModel
@@ -124,13 +124,39 @@ def test_noise_of_the_arithmetic_is_drift():
     assert result.boundary is None
 
 
-@pytest.mark.parametrize("make", ["vllm", "llamacpp"])
-def test_an_operators_document(make):
-    own = "".join(hashlib.sha256(bytes([i])).hexdigest() for i in range(12))
-    stand_in = StandIn(make=make)
-    result = probe(stand_in, own=own)
+OWN = "".join(hashlib.sha256(bytes([i])).hexdigest() for i in range(12))
+
+
+def test_an_operators_document():
+    stand_in = StandIn(make="vllm")
+    assert probe(stand_in, own=OWN).verdict.kind == "exact"
+    assert any(body["prompt"][:99] == [ord(c) for c in OWN[:99]] for body in stand_in.bodies)
+
+
+def test_an_operators_document_is_met_once_where_no_salts_keep_cells_apart():
+    stand_in = StandIn(make="llamacpp")
+    result = probe(stand_in, own=OWN)
     assert result.verdict.kind == "exact"
-    assert any(body["prompt"][:99] == [ord(c) for c in own[:99]] for body in stand_in.bodies)
+    wanted = [ord(c) for c in OWN[:99]]
+    heads = {tuple(body["prompt"][:16]) for body in stand_in.bodies if body["prompt"][16:115] == wanted}
+    assert len(heads) > 10
+    assert not any(body["prompt"][:99] == wanted for body in stand_in.bodies)
+
+
+@pytest.mark.parametrize(
+    ("stand_in", "abilities"),
+    [
+        (StandIn(make="vllm"), ("cache_salt", "usage", "told")),
+        (StandIn(make="sglang", usage=False), ("cache_salt", "metrics", "no")),
+        (StandIn(make="llamacpp"), ("cache_prompt: false", "usage", "told")),
+        (StandIn(make="other", usage=False, metrics=False), ("no way is known", "nowhere", "no")),
+    ],
+)
+def test_it_says_what_it_can_do_with_a_server(stand_in, abilities):
+    result = probe(stand_in)
+    assert tuple(result.abilities[key] for key in ("cold answers", "cached tokens", "ids of answers")) == abilities
+    assert abilities[0] in "\n".join(lines(result))
+    assert abilities[0] in draw_page(result)
 
 
 def test_no_log_probabilities():
@@ -164,6 +190,14 @@ def test_estimate_and_actual_cost():
     result = probe(StandIn())
     assert result.cost.requests == pytest.approx(result.expected.requests, abs=6)
     assert result.cost.prompt_tokens == pytest.approx(result.expected.prompt_tokens, rel=0.35)
+    assert 0 < result.expected.cached_tokens < result.expected.prompt_tokens
+
+
+def test_estimated_time_is_that_of_computed_tokens_and_of_requests():
+    expected = Cost(requests=10, prompt_tokens=7000, cached_tokens=3000)
+    # 1 ms a token and 50 ms a request.
+    assert duration(expected, 1000, 900, 1.05, 0.15) == pytest.approx(10 * 0.15 + 4000 * 0.001)
+    assert duration(expected, 1000, 0, 1.05, 1.05) == pytest.approx(4000 * 0.00105)
 
 
 def test_both_sides_of_every_boundary():
@@ -225,6 +259,8 @@ def test_the_healthy_server_is_exact(folder):
     assert result.verdict.kind == "exact", result.verdict.reasons
     assert result.grid == 1
     assert result.scale.edit(27) > 0.1
+    # Also where nothing is kept of a prefix before a second request leaves it: then there are more writers.
+    assert all(o.cached for o in result.observations if o.cell in ("writer", "boundary"))
 
 
 def test_every_fault_is_expected_to_be_named():

@@ -38,7 +38,12 @@ Exit codes: 0 exact, 3 drift, 4 contaminated, 5 invalid; 2 for what you can chan
 @click.option("--document", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
               help="Text or JSON list of token ids to cut prompts from.  [default: random ones]")  # fmt: skip
 @click.option("--limit", type=click.IntRange(min=256), help="Longest prompt in tokens.  [default: 4096, if it fits]")
-@click.option("--boundaries", type=click.IntRange(min=0), default=3, help="Block boundaries to try on both sides.")
+@click.option(
+    "--boundaries",
+    type=click.IntRange(min=0),
+    default=3,
+    help="So many block boundaries, and the last, from both sides.",
+)
 @click.option("--max-tokens", type=click.IntRange(1, 512), default=8, help="Tokens of an answer at most.")
 @click.option("--mates/--no-mates", default=True, help="Also measure among other requests.")
 @click.option("--beyond-end-of-turn", is_flag=True, help="Force tokens past the end of turn; marks the result.")
@@ -101,7 +106,9 @@ def command(
             progress = Progress()
             start = time.monotonic()
             try:
-                result = await Probe(bench, options, expected, own=own, memory=memory, progress=progress).run()
+                result = await Probe(
+                    bench, options, expected, own=own, memory=memory, progress=progress, tell=say
+                ).run()
             finally:
                 progress.clear()
                 memory.close()

@@ -132,9 +132,6 @@ class Session:
 
     async def tokenize(self, text: str) -> list[int] | None:
         """Token ids of a text, from whichever way this server has; None where it has none."""
-        if self.target.make == "statemark":
-            ask = Ask(prompt=text, max_tokens=1, want_ids=True)
-            return (await self.ask(ask)).prompt_ids or None
         field = "content" if self.target.make == "llamacpp" else "prompt"
         try:
             data = self._json(await self._send("POST", "/tokenize", {"model": self.target.model, field: text}))

@@ -17,10 +17,12 @@ from statemark.probe.judge import NOTHING, Observation, Scale
 from statemark.words import counted
 
 TAIL = 27  # tokens of B behind the shared ones, where nothing else is asked for
+_WRITERS = 3  # requests that share a prefix before B, at most
 _SCALE_LENGTH, _SCALE_DOCUMENTS = 640, 3
 _SCALE_BEHIND = (1, 8, 27, 90, 300)
 MATES = 3  # requests that decode beside B
 MUTE = "the server doesn't say how many tokens it reused"
+_ALONE = "no request reused what another had written"
 
 
 @dataclass
@@ -109,8 +111,8 @@ class Cells:
     ) -> list[Observation]:
         """A with each of `tails` once, then B `times`; all share `shared` tokens. `twin`: other tokens in A's tails.
 
-        Where no junction is kept before a second request leaves the prefix, B's first run may miss: then the later ones
-        count. It is invalid if B never hits although it could.
+        Where nothing is kept of a prefix until a second request leaves it, B's first run misses, and what follows are
+        hits on what B itself has written: then it starts over with one writer more. It is invalid if B never hits.
         """
         name = f"{cell} {shared} {tails} {tail}"
         prefix = self.documents.document(name, shared)
@@ -118,16 +120,17 @@ class Cells:
         salt = self.salt()
         for i, n in enumerate(tails):
             await self.asker.ask([*prefix, *self.documents.fresh(f"{name} A{i} {'twin' * twin}", n)], salt)
-        runs = [await self.asker.ask(units, salt) for _ in range(times)]
+        runs = [await self.asker.ask(units, salt)]
+        missed = runs[0].cached == 0 and self.expected(len(units), shared) > 0
+        if missed and len(tails) < _WRITERS:
+            return await self.written(cell, shared, [*tails, tails[-1] + 3], tail, times, twin=twin)
+        runs += [await self.asker.ask(units, salt) for _ in range(times - 1)]
         reference = (await self.cold(units)).answer
-        expected = self.expected(len(units), shared)
         why = ""
         if any(asked.cached is None for asked in runs):
             why = MUTE
-        elif cell == "writer" and expected and not runs[0].cached:
-            why = "no request reused what another had written"
-        elif expected and not any(asked.cached for asked in runs):
-            why = NOTHING
+        elif missed:
+            why = _ALONE if any(asked.cached for asked in runs) else NOTHING
         written = " and ".join(f"{shared + n:,}" for n in tails)
         label = f"{shared:,} of {len(units):,}, written by {written}"
         return [
@@ -172,7 +175,7 @@ class Cells:
         edits: list[list[float]] = [[] for _ in distances]
         foreign = []
         for i in range(_SCALE_DOCUMENTS):
-            units = self.documents.fresh(f"scale {i}", length)
+            units = self.documents.piece(f"scale {i}", length)
             reference = (await self.cold(units)).answer
             for found, behind in zip(edits, distances, strict=True):
                 edited = await self.cold(self.documents.edited(units, length - 1 - behind))

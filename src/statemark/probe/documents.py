@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from statemark.client.sample import sample_texts
 
 Unit = int | str
+_HEAD = 16  # tokens in front of the operator's document, where it must not be met again
 
 
 def word_pool(seed: int) -> list[Unit]:
@@ -28,13 +29,15 @@ def prompt_of(units: Sequence[Unit]) -> list[int] | str:
 class Documents:
     """Gives fresh documents; `own`: the operator's, which every long piece is then taken from.
 
-    `pool`: units to draw from. Two documents share nothing on purpose, except pieces of the operator's.
+    `pool`: units to draw from. `apart`: the operator's document is led in by other tokens each time, for servers where
+    no salt keeps two requests that begin alike from sharing. Else documents share nothing but pieces of the operator's.
     """
 
-    def __init__(self, pool: Sequence[Unit], seed: int, own: Sequence[Unit] = ()) -> None:
+    def __init__(self, pool: Sequence[Unit], seed: int, own: Sequence[Unit] = (), *, apart: bool = False) -> None:
         self.pool = sorted(set(pool), key=str)
         self.own = list(own)
         self.seed = seed
+        self.apart = apart
 
     def fresh(self, name: str, length: int) -> list[Unit]:
         """`length` units, the same for the same name and seed."""
@@ -42,8 +45,16 @@ class Documents:
 
     def document(self, name: str, length: int) -> list[Unit]:
         """The beginning of the operator's document where there is one, else a fresh one."""
-        kept = self.own[:length]
-        return [*kept, *self.fresh(name, length - len(kept))]
+        head = self.fresh(f"{name} head", min(_HEAD, length)) if self.own and self.apart else []
+        kept = self.own[: length - len(head)]
+        return [*head, *kept, *self.fresh(name, length - len(head) - len(kept))]
+
+    def piece(self, name: str, length: int) -> list[Unit]:
+        """The same from anywhere in the operator's document, so that several pieces differ."""
+        if len(self.own) < 2 * length:
+            return self.document(name, length)
+        start = random.Random(f"{self.seed} piece {name}").randrange(len(self.own) - length)
+        return self.own[start : start + length]
 
     def edited(self, units: Sequence[Unit], position: int) -> list[Unit]:
         """The same units but for one, at `position`."""

@@ -11,7 +11,14 @@ from collections.abc import Iterator
 from html import escape
 
 from statemark.probe.judge import WORDS, Observation
-from statemark.probe.report import boundary_words, grid_words, scale_words, verdict_words
+from statemark.probe.report import (
+    ability_words,
+    boundary_words,
+    cost_words,
+    grid_words,
+    scale_words,
+    verdict_words,
+)
 from statemark.probe.run import Result
 
 _ROW, _CELL, _LEFT = 26, 120, 330
@@ -53,16 +60,15 @@ def _body(result: Result) -> Iterator[str]:
     if result.options.beyond_eos:
         yield "<li>answers were forced beyond their end of turn: sizes say nothing about what users see</li>"
     yield "</ul><table>"
-    cost, expected = result.cost, result.expected
     facts = (
         ("server", f"{result.server['name']} at {result.server['url']}"),
         ("model", result.server["model"]),
+        ("asks", ability_words(result.abilities)),
         ("blocks", grid_words(result.grid)),
         ("one token edited", f"moves log-probabilities by {scale_words(result.scale)}"),
         ("another document", f"moves them by {result.scale.foreign:.3g}"),
         ("without hits", f"they move by up to {verdict.control:.3g}"),
-        ("cost", f"{cost.requests} requests, {cost.prompt_tokens:,} prompt tokens (estimated "
-                 f"{expected.prompt_tokens:,}), {cost.completion_tokens:,} generated, {cost.seconds:.0f} s"),
+        ("cost", cost_words(result.cost, result.expected)),
         *(("note", note) for note in result.notes),
     )  # fmt: skip
     for name, value in facts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -58,13 +59,13 @@ def main_steps(cells: Cells, options: Options) -> list[Step]:
     shared = max((top - 2 * TAIL) // grid * grid, grid) if grid > 1 else top - 3 * TAIL
     middle = shared // 2 // grid * grid or shared
 
-    def written(name: str, cell: str, shared: int, tails: list[int], tail: int = TAIL) -> Step:
-        run = partial(cells.written, cell, shared, tails, tail)
+    def written(name: str, cell: str, shared: int, tails: list[int], tail: int = TAIL, times: int = 2) -> Step:
+        run = partial(cells.written, cell, shared, tails, tail, times)
         return Step(name, run, partial(run, twin=True))
 
     steps = [
-        written("writer, two", "writer", shared, [TAIL // 2, 2 * TAIL]),
-        written("writer, two, shorter", "writer", max(middle - 7, 1), [TAIL, TAIL * 3], 2 * TAIL),
+        written("writer, two", "writer", shared, [TAIL // 2, 2 * TAIL], times=3),
+        written("writer, two, shorter", "writer", max(middle - 7, 1), [TAIL, TAIL * 3], 2 * TAIL, times=3),
         Step("turns", lambda: cells.turns(max(top // 2, min(top - 3 * (TAIL * 2 + 40), 2 * grid)))),
     ]
     if options.mates:
@@ -105,17 +106,22 @@ class _Nobody:
 
 
 class _Counting:
-    """Stands for a server: counts what it is asked and answers nothing."""
+    """Stands for a server that reuses all it can: counts what it is asked and answers nothing."""
 
     def __init__(self, max_tokens: int) -> None:
         self.cost = Cost()
         self.max_tokens = max_tokens
+        self._asked: dict[str, list[Sequence[Unit]]] = defaultdict(list)
 
     async def ask(self, units: Sequence[Unit], salt: str, *, cache: bool = True) -> Asked:
+        cached = max((_common(units, other) for other in self._asked[salt]), default=0)
+        cached = min(cached, len(units) - 1) if cache else 0
+        self._asked[salt].append(units)
         self.cost.requests += 1
         self.cost.prompt_tokens += len(units)
         self.cost.completion_tokens += self.max_tokens
-        return Asked(Answer(()), 0, len(units), [])
+        self.cost.cached_tokens += cached
+        return Asked(Answer(()), cached, len(units), [])
 
     async def company(self, prompts: Sequence[Sequence[Unit]], salt: str, tokens: int) -> Company:
         self.cost.requests += len(prompts)
@@ -126,10 +132,21 @@ class _Counting:
 async def estimate(options: Options, grid: int = FINE) -> Cost:
     """Requests and tokens of a probe that finds nothing; a search for a boundary comes on top."""
     asker = _Counting(options.max_tokens)
-    cells = Cells(asker, Documents([1, 2, 3], 0), grid)
+    cells = Cells(asker, Documents(range(1 << 12), 0), grid)
     for step in (*first_steps(cells, options), *main_steps(cells, options)):
         await step.run()
     await cells.scale(options.limit)
-    for _ in range(3):
-        await asker.ask([0] * options.limit, "")
+    for salt in ("one", "one", "two"):
+        await asker.ask([0] * options.limit, salt)
     return asker.cost
+
+
+def duration(expected: Cost, length: int, reused: int, cold: float, warm: float) -> float:
+    """Seconds of a probe of that cost, from those of a prompt of `length` tokens asked cold and then again, when
+    `reused` of them came from the cache."""
+    each, token = (warm, max(0.0, cold - warm) / reused) if reused else (0.0, cold / length)
+    return each * expected.requests + token * (expected.prompt_tokens - expected.cached_tokens)
+
+
+def _common(a: Sequence[Unit], b: Sequence[Unit]) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from statemark.probe.bench import Cost
 from statemark.probe.judge import WORDS, Observation, Scale
 from statemark.probe.run import Result
 
@@ -19,6 +20,7 @@ _VERDICTS = {
 def figures(result: Result) -> dict[str, Any]:
     return {
         "server": result.server,
+        "abilities": result.abilities,
         "options": result.options.figures(),
         "verdict": result.verdict.kind,
         "reasons": list(result.verdict.reasons),
@@ -31,7 +33,7 @@ def figures(result: Result) -> dict[str, Any]:
         "boundary": result.boundary,
         "forced_beyond_end_of_turn": result.options.beyond_eos,
         "notes": result.notes,
-        "estimated": {"requests": result.expected.requests, "prompt_tokens": result.expected.prompt_tokens},
+        "estimated": result.expected.figures(),
         "cost": result.cost.figures(),
         "observations": [o.figures() for o in result.observations],
     }
@@ -52,7 +54,21 @@ def boundary_words(boundary: dict[str, Any]) -> str:
 
 
 def scale_words(scale: Scale) -> str:
-    return ", ".join(f"{shift:.2g} ({behind} tokens behind it)" for behind, shift in scale.edits) or "an unknown amount"
+    if not scale.edits:
+        return "an unknown amount"
+    sizes, behind = (", ".join(column) for column in zip(*((f"{s:.2g}", f"{b}") for b, s in scale.edits), strict=True))
+    return f"{sizes} where {behind} tokens stand behind it"
+
+
+def ability_words(abilities: dict[str, str]) -> str:
+    return "; ".join(f"{name}: {value}" for name, value in abilities.items())
+
+
+def cost_words(cost: Cost, expected: Cost) -> str:
+    return (
+        f"{cost.requests} requests, {cost.prompt_tokens:,} prompt tokens (estimated {expected.prompt_tokens:,}), "
+        f"{cost.completion_tokens:,} generated, {cost.seconds:.0f} s (estimated {expected.seconds:.0f})"
+    )
 
 
 def verdict_words(kind: str) -> str:
@@ -62,6 +78,7 @@ def verdict_words(kind: str) -> str:
 def lines(result: Result) -> Iterator[str]:
     verdict = result.verdict
     yield f"server    {result.server['name']} at {result.server['url']}, model {result.server['model']}"
+    yield f"asks      {ability_words(result.abilities)}"
     yield f"blocks    {grid_words(result.grid)}"
     yield (
         f"scale     editing one token moves log-probabilities by {scale_words(result.scale)}; "
@@ -83,11 +100,7 @@ def lines(result: Result) -> Iterator[str]:
         yield "  - answers were forced beyond their end of turn: sizes say nothing about what users see"
     for note in result.notes:
         yield f"  note: {note}"
-    cost = result.cost
-    yield (
-        f"cost      {cost.requests} requests, {cost.prompt_tokens:,} prompt tokens (estimated "
-        f"{result.expected.prompt_tokens:,}), {cost.seconds:.0f} s of answering"
-    )
+    yield f"cost      {cost_words(result.cost, result.expected)}"
 
 
 def _row(cell: str, found: list[Observation]) -> str:

@@ -15,7 +15,7 @@ from statemark.probe.bench import Bench, Cost
 from statemark.probe.cells import TAIL, Cells
 from statemark.probe.documents import Documents, Unit, word_pool
 from statemark.probe.judge import FOREIGN, Observation, Scale, Verdict, contaminated, judge, suspects
-from statemark.probe.plan import Options, Step, first_steps, grid_of, main_steps
+from statemark.probe.plan import Options, Step, duration, first_steps, grid_of, main_steps
 
 Progress = Callable[[str, int, int], None]
 
@@ -33,6 +33,7 @@ class Result:
     boundary: dict[str, Any] | None
     cost: Cost
     expected: Cost
+    abilities: dict[str, str] = field(default_factory=dict)  # what this server can be asked, and how
     notes: list[str] = field(default_factory=list)
 
 
@@ -100,7 +101,7 @@ def _observation(data: dict[str, Any]) -> Observation:
 
 
 class Probe:
-    """`own`: the operator's document as text or token ids."""
+    """`own`: the operator's document as text or token ids. `tell` is given a line once the speed is known."""
 
     def __init__(
         self,
@@ -111,12 +112,15 @@ class Probe:
         own: str | list[int] = "",
         memory: Memory,
         progress: Progress = lambda what, done, total: None,
+        tell: Callable[[str], None] = lambda words: None,
     ) -> None:
         self.bench, self.options, self.expected, self.memory = bench, options, expected, memory
         self.own = own
         self.progress = progress
+        self.tell = tell
         self.observations: list[Observation] = []
         self.notes: list[str] = []
+        self.abilities: dict[str, str] = {}
         self.scale = Scale()
 
     async def run(self) -> Result:
@@ -141,7 +145,7 @@ class Probe:
         return Result(
             {"url": target.url, "make": target.make, "name": target.name, "model": target.model},
             self.options, self.observations, verdict, grid, self.scale, boundary,
-            self.bench.cost, self.expected, self.notes,
+            self.bench.cost, self.expected, self.abilities, self.notes,
         )  # fmt: skip
 
     async def _documents(self) -> Documents:
@@ -160,20 +164,30 @@ class Probe:
             own = list(found)
         if not ids:
             self.notes.append("the server tokenizes for nobody: documents are words, lengths below count words")
-        return Documents(pool, seed, own)
+        self.abilities["documents"] = "token ids" if ids else "words"
+        return Documents(pool, seed, own, apart=not session.target.salts)
 
     async def _isolated(self, cells: Cells) -> bool:
         """Can a request be answered as if nobody had asked before? Also learns where cached tokens are told."""
         units = cells.documents.fresh("isolation", self.options.limit)
-        await self.bench.ask(units, "isolation one")
+        first = await self.bench.ask(units, "isolation one")
+        cold_seconds = self.bench.cost.seconds
         again = await self.bench.ask(units, "isolation one")
+        warm_seconds = self.bench.cost.seconds - cold_seconds
+        self.expected.seconds = duration(self.expected, len(units), again.cached or 0, cold_seconds, warm_seconds)
+        self.tell(f"about {self.expected.seconds:.0f} s at the speed of the first two")
+        told = "usage"
         if again.cached is None:
-            self.bench.counting = "metrics"
+            told = self.bench.counting = "metrics"
             if await self.bench.session.hits() is None:
-                self.bench.counting = "usage"
+                self.bench.counting, told = "usage", "nowhere"
                 self.notes.append(
-                    "neither usage nor /metrics tells cached tokens (vLLM: --enable-prompt-tokens-details)"
+                    "neither usage nor /metrics tells cached tokens (vLLM: --enable-prompt-tokens-details, "
+                    "SGLang: --enable-cache-report)"
                 )
+        target = self.bench.session.target
+        cold = "cache_salt" if target.salts else "cache_prompt: false" if target.uncached else "no way is known"
+        self.abilities |= {"cold answers": cold, "cached tokens": told, "ids of answers": "told" if first.ids else "no"}
         if not self.bench.can_isolate:
             self.notes.append("no way is known to ask this server for an answer without its cache")
             return False
