@@ -1,4 +1,4 @@
-"""A value that is new with each request is taken out of system prompts where that is asked for, and it is counted."""
+"""Values that are new each time are taken out of system prompts where that is asked for, and it is counted."""
 
 from __future__ import annotations
 
@@ -15,50 +15,56 @@ from tests.server.fake_model import FakeModel
 from tests.server.live_server import Running, running
 from tests.server.test_metrics import scrape
 
-LINE = "x-anthropic-billing-header: cc_version=2.1.63.a43; cc_entrypoint=cli; cch={};"
+HEAD = "x-anthropic-billing-header: "
+LINE = HEAD + "cc_version=2.1.63.{}; cc_entrypoint=cli; cch={};"
 REST = "\nYou are an agent.\n" + "Be careful with files. " * 20
 
 
-def system(nonce: str) -> str:
-    return LINE.format(nonce) + REST
+def system(nonce: str, first: str = "a43") -> str:
+    return LINE.format(first, nonce) + REST
 
 
-def test_the_value_becomes_zeros_and_the_rest_stays() -> None:
+def test_the_values_become_zeros_and_the_rest_stays() -> None:
     before = [{"role": "system", "content": system("0a1b2")}, {"role": "user", "content": system("0a1b2")}]
-    after, count = normalized(before)
-    assert count == 1
-    assert after == [{"role": "system", "content": system("00000")}, before[1]]
+    after, changed = normalized(before)
+    assert changed
+    assert after == [{"role": "system", "content": system("00000", "000")}, before[1]]
     assert before[0]["content"] == system("0a1b2")
+
+
+def test_the_line_that_was_seen_where_the_agent_speaks_to_another_address() -> None:
+    line = "x-anthropic-billing-header: cc_version=2.1.197.58e; cc_entrypoint=sdk-cli;"
+    after, changed = normalized([{"role": "system", "content": line}])
+    assert (after[0]["content"], changed) == (line.replace("58e", "000"), True)
 
 
 def test_parts_are_looked_into() -> None:
     parts = [{"type": "text", "text": system("fffff")}, {"type": "text", "text": "more"}, {"type": "other"}]
-    after, count = normalized([{"role": "system", "content": parts}])
-    assert count == 1
-    assert after[0]["content"] == [{"type": "text", "text": system("00000")}, *parts[1:]]
+    after, changed = normalized([{"role": "system", "content": parts}])
+    assert changed
+    assert after[0]["content"] == [{"type": "text", "text": system("00000", "000")}, *parts[1:]]
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "cch=0a1b2;",
-        "cc_version=1; cch=0a1b2;",
-        "cc_entrypoint=cli; cc_version=1; cch=0a1b2;",
-        "cc_version=1; cc_entrypoint=cli; cch=0a1b;",
-        "cc_version=1; cc_entrypoint=cli; cch=0a1b2c;",
-        "cc_version=1; cc_entrypoint=cli;\ncch=0a1b2;",
-        "cc_version=1; cc_entrypoint=cli; cch=zzzzz;",
+        "cc_version=2.1.63.a43; cc_entrypoint=cli; cch=0a1b2;",
+        f"{HEAD}cc_version=2.1.630; cc_entrypoint=cli; cch=0a1b;",
+        f"{HEAD}cc_version=2.1.63.a43b; cc_entrypoint=cli; cch=0a1b2c;",
+        f"{HEAD}cc_version=2.1.63.zzz; cc_entrypoint=cli;\ncch=0a1b2;",
+        f"{HEAD}cc_version=2.1.63; cc_entrypoint=cli; cch=zzzzz; scch=0a1b2;",
+        f"more {HEAD}cc_version=2.1.63.a43; cc_entrypoint=cli; cch=0a1b2;",
     ],
 )
 def test_what_only_looks_alike_stays(text: str) -> None:
-    assert normalized([{"role": "system", "content": text}]) == ([{"role": "system", "content": text}], 0)
+    assert normalized([{"role": "system", "content": text}]) == ([{"role": "system", "content": text}], False)
 
 
-@given(st.text(), st.text("0123456789abcdef", min_size=5, max_size=5))
-def test_two_requests_become_equal_and_a_second_pass_changes_nothing(rest: str, nonce: str) -> None:
-    once, _ = normalized([{"role": "system", "content": LINE.format(nonce) + "\n" + rest}])
-    assert once == normalized([{"role": "system", "content": LINE.format("12345") + "\n" + rest}])[0]
-    assert normalized(once)[0] == once
+@given(st.text(), *[st.text("0123456789abcdef", min_size=size, max_size=size) for size in (5, 3)])
+def test_two_requests_become_equal_and_a_second_pass_changes_nothing(rest: str, nonce: str, first: str) -> None:
+    once, _ = normalized([{"role": "system", "content": LINE.format(first, nonce) + "\n" + rest}])
+    assert once == normalized([{"role": "system", "content": LINE.format("abc", "12345") + "\n" + rest}])[0]
+    assert normalized(once) == (once, False)
 
 
 def ask(served: Running, nonce: str) -> int:
@@ -75,7 +81,7 @@ def ask(served: Running, nonce: str) -> int:
 
 
 def test_it_is_off_unless_asked_for_and_reported_when_it_acts() -> None:
-    head = len("s:" + LINE.split("{", maxsplit=1)[0])
+    head = len("s:" + LINE.format("a43", "")) - 1
     with running(FakeModel) as plain:
         assert [ask(plain, nonce) for nonce in ("0a1b2", "ffff0")] == [0, head]
         assert "statemark:system_prompts_normalized_total" not in scrape(plain)

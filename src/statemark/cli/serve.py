@@ -89,7 +89,7 @@ def command(
             say(f"note: {address} can be reached from other machines, and no --api-key is asked for")
         say(f"loading {path}; {url}/health tells when it is done")
         if settings.normalize_system:
-            say("note: --normalize-system changes system prompts with a per-request value; /metrics counts them")
+            say("note: --normalize-system changes system prompts that hold values of their own; /metrics counts them")
         serve(app, listener, lambda model: _report(model, url))
 
 

@@ -74,7 +74,7 @@ _FLAGS: list[Callable[..., Any]] = [
     click.option(
         "--normalize-system",
         is_flag=True,
-        help="Set the value to zeros that a coding agent puts into its system prompt anew for each request.",
+        help="Set the values to zeros that a coding agent puts into its system prompt anew each time.",
     ),
     click.option(
         "--access-log",

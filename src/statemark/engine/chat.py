@@ -18,6 +18,7 @@ import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
 
+from statemark.engine.system_messages import rendered
 from statemark.engine.turns import MARK, TurnFinder, token_turns
 from statemark.errors import ConfigurationError, InvalidRequestError
 
@@ -109,17 +110,18 @@ class ChatTemplate:
         """
         plain = plain_messages(messages)
         render = self._renderer(tools, template_kwargs or {})
-        if continue_final_message:
-            if add_generation_prompt:
-                raise InvalidRequestError(
-                    "continue_final_message and add_generation_prompt exclude each other: one goes on with the last "
-                    "message, the other begins a new one",
-                    hint="set add_generation_prompt to false",
-                    param="continue_final_message",
-                )
-            text = _continued(render, plain)
-        else:
-            text = render(plain, add_generation_prompt)
+        if continue_final_message and add_generation_prompt:
+            raise InvalidRequestError(
+                "continue_final_message and add_generation_prompt exclude each other: one goes on with the last "
+                "message, the other begins a new one",
+                hint="set add_generation_prompt to false",
+                param="continue_final_message",
+            )
+
+        def whole(messages: list[Message]) -> str:
+            return _continued(render, messages) if continue_final_message else render(messages, add_generation_prompt)
+
+        plain, text = rendered(whole, plain)
         token_ids, spans = encode(text)
         if cache_salt is None:
             return ChatPrompt(text, token_ids, ())

@@ -38,8 +38,8 @@ class Conversation:
         """Without a salt the tokens alone, with nothing remembered: a count isn't known to belong to any client."""
         messages = self.messages
         if state.settings.normalize_system:
-            messages, changes = await state.text.run(normalized, messages)
-            if changes:
+            messages, changed = await state.text.run(normalized, messages)
+            if changed:
                 state.metrics.normalized()
         return await state.text.run(
             model.render_chat,

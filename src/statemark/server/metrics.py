@@ -108,7 +108,7 @@ class Metrics:
         self._refusals = counter("statemark:requests_refused", "Requests that found the queue full (429).")
         self._aborted = counter("statemark:requests_aborted", "Requests whose client left before the end.")
         self._normalized = counter(
-            "statemark:system_prompts_normalized", "Prompts that --normalize-system took a request's own value out of."
+            "statemark:system_prompts_normalized", "Prompts that --normalize-system took values of their own out of."
         )
         self._parted = counter(
             "statemark:prompts_parted",
@@ -139,7 +139,7 @@ class Metrics:
         return found
 
     def normalized(self) -> None:
-        log.debug("a system prompt held a value of its request alone; it was set to zeros")
+        log.debug("a system prompt held values of its own; they were set to zeros")
         self.of(self._normalized).inc()
 
     # --- Watch ----------------------------------------------------------------------------------------------
