@@ -54,6 +54,57 @@ def test_resume_sends_only_sessions_that_are_missing(capsys, tmp_path):
         assert len(answered) == 6
 
 
+def test_resume_sends_again_what_failed_and_time_goes_on(capsys, tmp_path):
+    out = tmp_path / "run.jsonl"
+    with running(FakeModel) as server:
+        assert replay("--target", server.url, "--out", str(out), "--concurrency", "1") == 0
+        head, *lines = [json.loads(line) for line in out.read_text().splitlines()]
+        lines[-1]["record"] |= {
+            "error": "down",
+            "words": "nobody answers",
+            "arrivals": [],
+        }  # the server died at the end
+        out.write_text("".join(json.dumps(line) + "\n" for line in [head, *lines]))
+        assert replay("--target", server.url, "--out", str(out), "--concurrency", "1", "--resume", "--json") == 0
+        data = json.loads(capsys.readouterr().out.splitlines()[-1])
+        (figures,) = data["targets"].values()
+        assert (figures["completed"], figures["failed"]) == (9, 0)
+        records = [json.loads(line)["record"] for line in out.read_text().splitlines()[1:]]
+        assert max(r["at"] + r["seconds"] for r in records[:6]) <= min(r["at"] for r in records[6:])
+
+
+def test_runs_of_several_starts_are_arms_that_are_compared(capsys, tmp_path):
+    for arm in ("old", "new"):
+        for start in ("1", "2", "3"):
+            with running(FakeModel) as server:  # each at an address of its own
+                assert replay("--target", server.url, "--out", str(tmp_path / f"{arm}-{start}.jsonl")) == 0
+    capsys.readouterr()
+    arms = [f"{arm}=" + ",".join(str(tmp_path / f"{arm}-{n}.jsonl") for n in (1, 2, 3)) for arm in ("old", "new")]
+    assert main(["replay", "--compare", arms[0], "--compare", arms[1], "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert set(data["targets"]) == {"old", "new"}
+    found = data["compare"]["new"]
+    assert (found["pairs"], found["starts"], found["rounds"]) == (27, 3, 3)
+
+
+def test_a_run_of_two_targets_stays_two_arms(capsys, tmp_path):
+    out = tmp_path / "run.jsonl"
+    with running(FakeModel) as one, running(FakeModel) as two:
+        assert replay("--target", one.url, "--target", two.url, "--out", str(out)) == 0
+        capsys.readouterr()
+        assert main(["replay", "--compare", str(out), "--json"]) == 0
+        data = json.loads(capsys.readouterr().out)
+        assert set(data["targets"]) == {f"run {one.url}", f"run {two.url}"}
+
+
+def test_where_nothing_was_answered_the_exit_code_says_so(capsys, tmp_path):
+    log = tmp_path / "log.jsonl"
+    log.write_text(json.dumps({"messages": [{"role": "user", "content": "!fail"}], "max_tokens": 4}) + "\n")
+    with running(FakeModel) as server:
+        assert main(["replay", str(log), "--target", server.url]) == 1
+    assert "1 failed, first: " in capsys.readouterr().out
+
+
 def test_two_targets_are_paired(capsys):
     with running(FakeModel) as one, running(FakeModel) as two:
         assert replay("--target", one.url, "--target", two.url, "--rounds", "2", "--json") == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -61,6 +62,14 @@ def test_order_never_matters(found, shuffle: random.Random):
         assert b[key] == (pytest.approx(value) if isinstance(value, float) else value)
 
 
+def test_rounds_follow_each_other_and_their_durations_add_up():
+    rounds = [record(at=2.0, seconds=3.0), record(at=1.0, seconds=2.0), record(at=0.0, seconds=5.0, number=2)]
+    assert summary(rounds)["duration"] == pytest.approx(4.0 + 5.0)
+    assert summary(rounds)["request_throughput"] == pytest.approx(3 / 9)
+    other_start = [replace(r, start=2) for r in rounds]
+    assert summary([*rounds, *other_start])["duration"] == pytest.approx(18.0)
+
+
 @given(records)
 def test_every_request_is_counted_once_and_percentiles_rise(found):
     out = summary(found)
@@ -102,6 +111,19 @@ def test_a_constant_factor_is_found_exactly(factor, rounds):
     assert math.isclose(out["e2el"]["high"], factor, rel_tol=1e-9)
 
 
+def test_starts_that_differ_widen_the_interval_more_than_their_rounds():
+    base = [record(str(s), number=n, start=k) for k in (1, 2, 3) for n in (1, 2) for s in range(4)]
+    factors = {1: 0.5, 2: 1.0, 3: 2.0}  # each start of the server is another one, and its rounds agree
+    other = [replace(r, seconds=r.seconds * factors[r.start]) for r in base]
+    out = compare(base, other)
+    assert (out["pairs"], out["starts"], out["rounds"]) == (24, 3, 6)
+    assert out["e2el"]["ratio"] == pytest.approx(1.0)
+    assert out["e2el"]["low"] < 0.7
+    assert out["e2el"]["high"] > 1.4
+    merged = [[replace(r, start=1) for r in side if r.start == 2] for side in (base, other)]
+    assert compare(*merged)["e2el"]["low"] == pytest.approx(1.0)
+
+
 def test_noise_widens_the_interval_around_the_truth():
     draw = random.Random(1)
     base, other = [], []
@@ -115,14 +137,17 @@ def test_noise_widens_the_interval_around_the_truth():
 
 
 def test_reports_and_page():
-    runs = {"a <b>": [record(str(i), 1 + i % 2, cached=50, ideal=60) for i in range(6)],
-            "c": [record(str(i), 1 + i % 2, error="closed" if i == 3 else "") for i in range(6)]}  # fmt: skip
+    runs = {
+        "a <b>": [record(str(i), 1 + i % 2, cached=50, ideal=60) for i in range(6)],
+        "c": [record(str(i), 1 + i % 2) for i in range(5)] + [record("5", 2, error="closed", words="cut <off>")],
+    }
     data = json.loads(json.dumps(figures({"trace": "x"}, runs)))
     text = "\n".join(lines(data))
     assert "P90 TTFT (ms)" in text
-    assert "errors at c: 1 closed" in text
-    assert "one round only" in text
+    assert "errors at c: 1 closed, first: cut <off>" in text
+    assert "one start only" in text
     page = draw_page(data, runs)
     assert page == draw_page(data, runs)
     assert "<b>" not in page
+    assert "<off>" not in page
     assert page.count("<svg") == 7

@@ -6,6 +6,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -52,11 +53,10 @@ class _Keeper:
                 )
             done = finished(records)  # of a session that was cut off every request is sent again
             self.records = [r for r in records if (r.target, r.round, r.session) in done]
-        self._file = out.open("w", encoding="utf-8")
-        self._file.write(write_line({"head": head}))
-        for record in self.records:
-            self._file.write(record_line(record))
-        self._file.flush()
+        fresh = out.with_name(out.name + ".part")  # so that a kill in between loses nothing
+        fresh.write_text(write_line({"head": head}) + "".join(map(record_line, self.records)), encoding="utf-8")
+        fresh.replace(out)
+        self._file = out.open("a", encoding="utf-8")
 
     def __call__(self, record: Record) -> None:
         self.records.append(record)
@@ -77,7 +77,13 @@ class _Keeper:
 @click.option(
     "--agent", metavar="NAME=N,...", default="", help="Sizes of --synthetic agent, such as turns=6,shared=9000."
 )
-@click.option("--compare", "earlier", multiple=True, type=_FILE, metavar="FILE", help="Runs that --out has kept.")
+@click.option(
+    "--compare",
+    "earlier",
+    multiple=True,
+    metavar="[NAME=]FILE,...",
+    help="A run that --out has kept, or several: one of each start of a server.",
+)
 @click.option("--model", metavar="NAME", help="Model to ask.  [default: the only one served]")
 @click.option("--api-key", envvar="STATEMARK_REPLAY_KEY", show_envvar=True, help="Key to send to the servers.")
 @click.option("--expect", "wanted", metavar="TEXT", help="Stop unless each server's name or fingerprint has this.")
@@ -104,7 +110,7 @@ def command(
     targets: tuple[str, ...],
     synthetic: str | None,
     agent: str,
-    earlier: tuple[Path, ...],
+    earlier: tuple[str, ...],
     model: str | None,
     api_key: str | None,
     wanted: str | None,
@@ -129,8 +135,8 @@ def command(
     if resume and out is None:
         raise ConfigurationError("--resume has nothing to go on from", hint="name the run's file with --out")
     runs: dict[str, list[Record]] = {}
-    for path in earlier:
-        runs[path.stem] = read_records(path)[1]
+    for spec in earlier:
+        _read_earlier(spec, runs)
     head: dict[str, Any] = {}
     failed = False
     if targets:
@@ -156,7 +162,24 @@ def command(
     else:
         for line in lines(data):
             click.echo(line)
-    return 1 if failed else 0
+    nothing = bool(targets) and not any(r.good for records in runs.values() for r in records)
+    return 1 if failed or nothing else 0
+
+
+def _read_earlier(spec: str, runs: dict[str, list[Record]]) -> None:
+    """Adds the records of [NAME=]FILE,...: a start of the arm from each file. A run of several targets is several arms;
+    else each start may have had an address of its own."""
+    head, given, rest = spec.partition("=")
+    named = given and not Path(spec).exists()
+    paths = [Path(part) for part in (rest if named else spec).split(",")]
+    name = head if named else paths[0].stem
+    found = [[replace(r, start=i) for r in read_records(path)[1]] for i, path in enumerate(paths, 1)]
+    whole = [r for records in found for r in records]
+    if all(len({r.target for r in records}) < 2 for records in found):
+        runs[name] = whole
+    else:
+        for target in sorted({r.target for r in whole}):
+            runs[f"{name} {target}"] = [r for r in whole if r.target == target]
 
 
 def _pace(values: dict[str, Any]) -> Pace:
@@ -237,9 +260,10 @@ async def _run(
             order = [(i + number - 1) % len(targets) for i in range(len(targets))]  # nobody is always first
             for i in order:
                 rest = [p for p in kept if (targets[i], number, p.name) not in done]
+                ends = [r.at + r.seconds for r in keeper.records if (r.target, r.round) == (targets[i], number)]
                 drive = Drive(
                     sessions[i], vocabularies[i], pace, target=targets[i], number=number,
-                    run=secrets.token_hex(8), note=keeper,
+                    run=secrets.token_hex(8), note=keeper, after=max(ends, default=0.0),
                 )  # fmt: skip
                 await drive.run(rest)
         for session, before in zip(sessions, arms, strict=True):

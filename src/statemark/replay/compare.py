@@ -17,28 +17,32 @@ MEASURES: dict[str, Callable[[Record], float]] = {"ttft": lambda r: r.ttft, "e2e
 def compare(base: Sequence[Record], other: Sequence[Record], seed: int = 0) -> dict[str, Any]:
     """Geometric mean of other/base over paired requests, with a 95 % interval.
 
-    The interval draws rounds and, within them, sessions: requests of one session, and sessions of one start of a
-    server, are not independent. With one round it says nothing about another start, and `rounds` tells that.
+    The interval draws starts of the servers and, within them, sessions of a round: requests of one session, and
+    sessions of one start, are not independent. Of one start rounds are drawn in their place; `starts` tells that.
     """
     pairs = _pairs(base, other)
-    rounds = sorted({key[0] for key, _, _ in pairs})
-    out: dict[str, Any] = {"pairs": len(pairs), "rounds": len(rounds)}
+    starts, rounds = ({key[:depth] for key, _, _ in pairs} for depth in (1, 2))
+    out: dict[str, Any] = {"pairs": len(pairs), "starts": len(starts), "rounds": len(rounds)}
     for name, value in MEASURES.items():
-        logs: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-        for (number, session, _), a, b in pairs:
+        logs: dict[int, dict[tuple[int, str], list[float]]] = defaultdict(lambda: defaultdict(list))
+        for (start, number, session, _), a, b in pairs:
             if value(a) > 0 and value(b) > 0:
-                logs[number][session].append(float(np.log(value(b) / value(a))))
+                ratio = float(np.log(value(b) / value(a)))
+                logs[start if len(starts) > 1 else number][number, session].append(ratio)
         out[name] = _interval(logs, seed)
     return out
 
 
-def _pairs(base: Sequence[Record], other: Sequence[Record]) -> list[tuple[tuple[int, str, int], Record, Record]]:
-    known = {(r.round, *r.key): r for r in base if r.good and not r.warm_up}
-    found = [((r.round, *r.key), r) for r in other if r.good and not r.warm_up]
+_Key = tuple[int, int, str, int]  # start, round, session, turn
+
+
+def _pairs(base: Sequence[Record], other: Sequence[Record]) -> list[tuple[_Key, Record, Record]]:
+    known = {(r.start, r.round, *r.key): r for r in base if r.good and not r.warm_up}
+    found = [((r.start, r.round, *r.key), r) for r in other if r.good and not r.warm_up]
     return [(key, known[key], r) for key, r in sorted(found, key=lambda pair: pair[0]) if key in known]
 
 
-def _interval(logs: dict[int, dict[str, list[float]]], seed: int) -> dict[str, float] | None:
+def _interval(logs: dict[int, dict[tuple[int, str], list[float]]], seed: int) -> dict[str, float] | None:
     sums = [np.array([[sum(v), len(v)] for v in sessions.values()]) for sessions in logs.values() if sessions]
     if not sums:
         return None

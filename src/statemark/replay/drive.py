@@ -35,7 +35,8 @@ class Pace:
 
 
 class Drive:
-    """One round on one server. `note` is given every record as it is made."""
+    """One round on one server. `note` is given every record as it is made. `after`: seconds of this round that an
+    earlier, broken run has taken."""
 
     def __init__(
         self,
@@ -47,9 +48,11 @@ class Drive:
         number: int,
         run: str,
         note: Callable[[Record], None],
+        after: float = 0.0,
     ) -> None:
         self.session, self.vocabulary, self.pace = session, vocabulary, pace
         self.target, self.number, self.run_name, self.note = target, number, run, note
+        self.after = after
         self._ideal = Ideal()
         self._start = 0.0
 
@@ -105,7 +108,7 @@ class Drive:
                 round=self.number,
                 session=plan.name,
                 turn=number,
-                at=reply.sent - self._start,
+                at=self.after + reply.sent - self._start,
                 prompt=reply.prompt_tokens or len(turn.tokens),
                 output=reply.completion_tokens or len(arrivals),
                 cached=reply.cached,

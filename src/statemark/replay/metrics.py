@@ -6,7 +6,7 @@ TPOT: (E2EL - TTFT) / (output tokens - 1). E2EL: from sending to the last byte. 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,12 +21,13 @@ def summary(records: Sequence[Record]) -> dict[str, Any]:
     """Figures of one target's run without warm-up; times in ms, rates per second, tokens as counts."""
     counted = [r for r in records if not r.warm_up]
     good = [r for r in counted if r.good]
-    duration = max((r.at + r.seconds for r in counted), default=0.0) - min((r.at for r in counted), default=0.0)
+    duration = sum(map(_span, _rounds(counted).values()))
     told = [r for r in good if r.cached is not None]
     out: dict[str, Any] = {
         "completed": len(good),
         "failed": len(counted) - len(good),
         "errors": dict(sorted(Counter(r.error or "empty" for r in counted if not r.good).items())),
+        "error_words": {r.error or "empty": r.words for r in reversed(counted) if not r.good},
         "duration": duration,
         "total_input_tokens": sum(r.prompt for r in good),
         "total_output_tokens": sum(r.output for r in good),
@@ -67,6 +68,18 @@ def per_turn(records: Sequence[Record]) -> list[dict[str, Any]]:
                    "cached_tokens": sum(r.cached or 0 for r in good)}  # fmt: skip
             rows.append(row | _spread("ttft", [1000 * r.ttft for r in good]))
     return rows
+
+
+def _rounds(records: Sequence[Record]) -> dict[tuple[int, int], list[Record]]:
+    found: dict[tuple[int, int], list[Record]] = defaultdict(list)
+    for r in records:
+        found[r.start, r.round].append(r)
+    return found
+
+
+def _span(records: Sequence[Record]) -> float:
+    """Seconds from the first request sent to the last answer's end."""
+    return max(r.at + r.seconds for r in records) - min(r.at for r in records)
 
 
 def _spread(name: str, values: Sequence[float]) -> dict[str, float | None]:

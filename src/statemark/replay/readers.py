@@ -127,7 +127,7 @@ def _recorded(entries: list[dict[str, Any]]) -> Read:
 
     def turn_of(entry: dict[str, Any], serial: int) -> Turn:
         blocks = [numbers.setdefault(str(digest), len(numbers)) for digest in entry["blocks"]]
-        # The tail's digest says whether a later prompt repeats it; its length is what is left of the prompt.
+        # What follows the last whole block has no digest: nobody can tell whether a later prompt repeats it.
         tokens = _spelled(blocks, int(entry["tokens"]), int(entry["block"]), serial)
         return Turn(tokens, max(1, int(entry["output"])), float(entry.get("think", 0.0)), after_end=True)
 

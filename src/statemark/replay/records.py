@@ -13,9 +13,10 @@ from statemark.errors import ConfigurationError
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """Seconds throughout. `at`: when it was sent after the run's beginning. `error`: a kind, "" where it went well.
+    """Seconds throughout. `at`: when it was sent after its round's beginning. `error`: a kind, "" where it went well.
 
     `arrivals`: seconds from sending to each token, all of an event at its time. `cached` is None where nobody says.
+    `start`: which start of the server, where runs of several are put together.
     """
 
     target: str
@@ -33,6 +34,7 @@ class Record:
     error: str = ""
     words: str = ""
     warm_up: bool = False
+    start: int = 1
 
     @property
     def good(self) -> bool:
@@ -80,5 +82,7 @@ def read_records(path: Path) -> tuple[dict[str, Any], list[Record]]:
 
 
 def finished(records: Iterable[Record]) -> set[tuple[str, int, str]]:
-    """(target, round, session) of which every request is there: a resumed run leaves them out."""
-    return {(r.target, r.round, r.session) for r in records if r.finish == "session done"}
+    """(target, round, session) of which every request went well: a resumed run leaves them out."""
+    found = list(records)
+    failed = {(r.target, r.round, r.session) for r in found if r.error}
+    return {(r.target, r.round, r.session) for r in found if r.finish == "session done"} - failed

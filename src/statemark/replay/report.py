@@ -8,6 +8,7 @@ from typing import Any
 from statemark.replay.compare import compare
 from statemark.replay.metrics import PERCENTILES, per_turn, summary
 from statemark.replay.records import Record
+from statemark.words import counted
 
 _TIMES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("ITL", "itl"), ("E2EL", "e2el"))
 _COUNTS = (
@@ -49,7 +50,8 @@ def lines(data: Mapping[str, Any]) -> Iterator[str]:
             yield f"{title:36}" + "".join(f"{_number(data['targets'][n][f'{kind}_{key}_ms']):>{width}}" for n in names)
     for name in names:
         for kind, count in data["targets"][name]["errors"].items():
-            yield f"errors at {name}: {count} {kind}"
+            words = data["targets"][name]["error_words"][kind]
+            yield f"errors at {name}: {count} {kind}{f', first: {words}' if words else ''}"
     for name in names:
         yield f"turns at {name}"
         for row in data["targets"][name]["turns"]:
@@ -58,13 +60,16 @@ def lines(data: Mapping[str, Any]) -> Iterator[str]:
                 f"{_number(row['p90_ttft_ms'])} ms   cached {row['cached_tokens']:,} of {row['ideal_cached_tokens']:,}"
             )
     for name, found in data["compare"].items():
-        yield f"{name} beside {names[0]}: {found['pairs']} pairs, {found['rounds']} rounds"
+        yield (
+            f"{name} beside {names[0]}: {counted(found['pairs'], 'pair')}, {counted(found['starts'], 'start')}, "
+            f"{counted(found['rounds'], 'round')}"
+        )
         for measure in ("ttft", "e2el"):
             if found[measure] is not None:
                 r = found[measure]
                 yield f"  {measure.upper()} x {r['ratio']:.3f} (95 %: {r['low']:.3f} to {r['high']:.3f})"
-        if found["rounds"] < 2:
-            yield "  one round only: the interval says nothing about another start of the servers"
+        if found["starts"] < 2:
+            yield "  one start only: the interval says nothing about another start of the servers"
 
 
 def _number(value: float | None) -> str:
