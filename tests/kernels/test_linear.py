@@ -11,6 +11,7 @@ from tests.kernels.inputs import F32, ISAS, bf16_bits, bf16_values, matrix, runt
 FLOATS = ("bfloat16", "float32")
 DTYPES = (*FLOATS, "int8", "int4")
 EPS = 2.0**-24
+ROUNDS_ACTIVATIONS = ("avx512_bf16", "amx_bf16")  # to bfloat16, where the weights are bfloat16
 
 
 def product(isa: str, x: F32, m: Matrix, threads: int = 1) -> F32:
@@ -66,12 +67,26 @@ def test_a_row_is_the_same_where_chains_go_through_memory(isa: str, dtype: str) 
         assert np.array_equal(product(isa, x[:count], m), alone[:count]), count
 
 
+def chain_of_blocks(x: F32, w: F32) -> F32:
+    """The order of AMX: 32 k at a time, even and odd ones apart."""
+    acc = np.zeros((len(x), len(w)), np.float32)
+    for k0 in range(0, x.shape[1], 32):
+        halves = np.zeros((2, len(x), len(w)), np.float32)
+        for k in range(k0, min(k0 + 32, x.shape[1])):
+            product = x[:, None, k].astype(np.float64) * w[None, :, k].astype(np.float64)
+            halves[k % 2] = (halves[k % 2].astype(np.float64) + product).astype(np.float32)
+        acc = acc + (halves[0] + halves[1])
+    return acc
+
+
 def chain(isa: str, x: F32, w: F32, dtype: str) -> F32:
     """The documented order in NumPy. Inputs are such that a float64 sum of a product and the chain is exact."""
     acc = np.zeros((len(x), len(w)), np.float32)
-    dot = dtype == "bfloat16" and isa.startswith(("avx512_bf16", "amx_bf16"))
+    dot = dtype == "bfloat16" and isa.startswith(ROUNDS_ACTIVATIONS)
     if dot:
         x = bf16_values(bf16_bits(x))
+    if dot and isa.startswith("amx"):
+        return chain_of_blocks(x, w)
     for k in [k ^ 1 for k in range(x.shape[1])] if dot else range(x.shape[1]):  # the later of a pair comes first
         products = x[:, None, k].astype(np.float64) * w[None, :, k].astype(np.float64)
         if isa == "portable":  # two roundings
@@ -102,17 +117,18 @@ def of_every_size(rows: int, cols: int, exponents: tuple[int, int], seed: int) -
     return np.where(special < 0.001, np.inf, np.where(special > 0.999, np.nan, values)).astype(np.float32)
 
 
-@pytest.mark.skipif(
-    not {"avx512_bf16", "avx512_bf16_emulated"} <= set(ISAS), reason="needs the hardware and a test build"
-)
+@pytest.mark.parametrize("isa", ROUNDS_ACTIVATIONS)
 @pytest.mark.parametrize("exponents", [(-140, 80), (-80, 40), (-70, -55)])
-def test_the_emulation_rounds_as_the_hardware_does(exponents: tuple[int, int]) -> None:
+def test_the_emulation_rounds_as_the_hardware_does(isa: str, exponents: tuple[int, int]) -> None:
+    if not {isa, f"{isa}_emulated"} <= set(ISAS):
+        pytest.skip("needs the hardware and a test build")
     m = Matrix(64, 40)
     m.fill(0, of_every_size(64, 40, exponents, seed=20))
     x = of_every_size(60, 40, exponents, seed=21)
-    hardware, emulated = product("avx512_bf16", x, m), product("avx512_bf16_emulated", x, m)
-    assert len(np.unique(hardware[np.isfinite(hardware)])) > 100
-    assert np.array_equal(hardware.view(np.uint32), emulated.view(np.uint32))
+    for count in (1, 16, 60):
+        hardware, emulated = product(isa, x[:count], m), product(f"{isa}_emulated", x[:count], m)
+        assert count == 1 or len(np.unique(hardware[np.isfinite(hardware)])) > 100
+        assert np.array_equal(hardware.view(np.uint32), emulated.view(np.uint32))
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -120,7 +136,7 @@ def test_the_emulation_rounds_as_the_hardware_does(exponents: tuple[int, int]) -
 @pytest.mark.parametrize("count", [1, 5, 60])
 def test_the_error_stays_below_the_bound_of_a_chain(isa: str, dtype: str, count: int) -> None:
     x, m = uniform(count, 777, seed=10), matrix(50, 777, dtype, seed=11)
-    if dtype == "bfloat16" and isa.startswith(("avx512_bf16", "amx_bf16")):
+    if dtype == "bfloat16" and isa.startswith(ROUNDS_ACTIVATIONS):
         exact_x = bf16_values(bf16_bits(x)).astype(np.float64)
     else:
         exact_x = x.astype(np.float64)

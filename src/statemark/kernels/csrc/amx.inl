@@ -42,51 +42,62 @@ INLINE void amx_step(const uint32_t* a, int64_t a_stride, const uint32_t* b, int
   });
 }
 
-// Eight tiles of 16 rows x 64 bytes, for the time of a scope: one object a task, on the thread that runs it. Rows that
-// aren't needed are computed and ignored: a dot takes as long for one row as for 16.
+// Eight tiles of up to 16 rows x 64 bytes, for the time of a scope: one object a task, on the thread that runs it. Tiles 0
+// to 5 have `rows` rows (sums and activations), 6 and 7 have 16 (weights).
 class Tiles {
  public:
   Tiles(const Tiles&) = delete;
   Tiles& operator=(const Tiles&) = delete;
 #ifdef STATEMARK_EMULATE_AVX512
-  Tiles() = default;
+  explicit Tiles(int rows = kAmxRows) : rows_(rows) {}
   template <int t>
   void clear() {
     __builtin_memset(tile_[t], 0, sizeof tile_[t]);
   }
   template <int t>
   void load(const void* rows, int64_t stride) {  // stride in bytes
-    for (int r = 0; r < kAmxRows; ++r)
+    for (int r = 0; r < rows_of(t); ++r)
       __builtin_memcpy(tile_[t][r], static_cast<const char*>(rows) + r * stride, sizeof tile_[t][r]);
   }
   template <int t>
   void store(void* rows, int64_t stride) const {
-    for (int r = 0; r < kAmxRows; ++r)
+    for (int r = 0; r < rows_of(t); ++r)
       __builtin_memcpy(static_cast<char*>(rows) + r * stride, tile_[t][r], sizeof tile_[t][r]);
+  }
+  template <int t>
+  void load_once(const void* rows, int64_t stride) {
+    load<t>(rows, stride);
   }
   template <int sums, int a, int b>
   void dot_bf16() {
-    constexpr int R = 4;
-    for (int r = 0; r < kAmxRows; r += R) {
-      Chains<R, 1> chains;
-      auto* c = reinterpret_cast<float*>(tile_[sums][r]);
-      chains.load(c, W);
-      amx_step<R, 1>(tile_[a][r], W, tile_[b][0], W, chains.at);
-      chains.store(c, W);
-    }
+    int r = 0;
+    for (; r + 4 <= rows_of(sums); r += 4) dot_rows<4>(tile_[sums][r], tile_[a][r], tile_[b][0]);
+    for (; r < rows_of(sums); ++r) dot_rows<1>(tile_[sums][r], tile_[a][r], tile_[b][0]);
   }
 
  private:
+  int rows_of(int t) const { return t < 6 ? rows_ : kAmxRows; }
+  template <int R>
+  static void dot_rows(uint32_t* sums, const uint32_t* a, const uint32_t* b) {
+    Chains<R, 1> chains;
+    auto* c = reinterpret_cast<float*>(sums);
+    chains.load(c, W);
+    amx_step<R, 1>(a, W, b, W, chains.at);
+    chains.store(c, W);
+  }
+
+  int rows_;
   alignas(64) uint32_t tile_[8][kAmxRows][W];
 #else
   // Released at the end: a thread with live tiles has 8 KiB more to save at each switch, and keeps its core from sleeping
   // deeply.
-  Tiles() {
+  explicit Tiles(int rows = kAmxRows) {
     struct {
       uint8_t palette = 1, start_row = 0, reserved[14] = {};
       uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-      uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+      uint8_t rows[16] = {};
     } config;
+    for (int t = 0; t < 8; ++t) config.rows[t] = static_cast<uint8_t>(t < 6 ? rows : kAmxRows);
     __asm__ volatile("ldtilecfg %0" ::"m"(config));
   }
   ~Tiles() { __asm__ volatile("tilerelease"); }
@@ -97,6 +108,11 @@ class Tiles {
   template <int t>
   INLINE void load(const void* rows, int64_t stride) {  // stride in bytes
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(rows), "r"(stride), "i"(t) : "memory");
+  }
+  // For what is read once before L1 would hold it again: it then displaces nothing there.
+  template <int t>
+  INLINE void load_once(const void* rows, int64_t stride) {
+    __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(rows), "r"(stride), "i"(t) : "memory");
   }
   template <int t>
   INLINE void store(void* rows, int64_t stride) const {

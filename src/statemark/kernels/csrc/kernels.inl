@@ -10,6 +10,9 @@
 #endif
 #include "elementwise.inl"
 #include "linear.inl"
+#ifdef STATEMARK_AMX
+#include "linear_amx.inl"
+#endif
 #include "linear_int.inl"
 #include "sampling.inl"
 #include "gdn.inl"

@@ -33,9 +33,30 @@ double peak_int_products(Context& context, int64_t rounds) {
   return 4.0 * kChains * W * static_cast<double>(rounds * threads);
 }
 
+#ifdef STATEMARK_AMX
+// Four tiles of sums, two of activations and two of weights, as in a strip.
+double peak_tile_products(Context& context, int64_t rounds) {
+  const int64_t threads = worker_count(context);
+  alignas(64) static const uint32_t zeros[kAmxRows][W] = {};
+  parallel(context, threads, [&](int64_t, int) {
+    Tiles tiles;
+    tiles.clear<0>(), tiles.clear<1>(), tiles.clear<2>(), tiles.clear<3>();
+    tiles.load<4>(zeros, 64), tiles.load<5>(zeros, 64), tiles.load<6>(zeros, 64), tiles.load<7>(zeros, 64);
+    for (int64_t i = 0; i < rounds; ++i) {
+      tiles.dot_bf16<0, 4, 6>(), tiles.dot_bf16<1, 4, 7>();
+      tiles.dot_bf16<2, 5, 6>(), tiles.dot_bf16<3, 5, 7>();
+    }
+  });
+  return 4.0 * 2.0 * kAmxRows * W * kAmxDepth * static_cast<double>(rounds * threads);
+}
+#endif
+
 // Returns the operations done: a multiply-add is two.
 double peak_products(Context& context, int64_t rounds, Packing packing) {
   if (packing == Packing::kInt8 || packing == Packing::kInt4) return peak_int_products(context, rounds);
+#ifdef STATEMARK_AMX
+  if (packing == Packing::kBfloat16) return peak_tile_products(context, rounds);
+#endif
   const int64_t threads = worker_count(context);
   float* sink = shared_scratch(context, 0, static_cast<size_t>(threads) * kMaxRows * 2 * W);
   for (int64_t i = 0; i < threads * kMaxRows * 2 * W; ++i) sink[i] = static_cast<float>(i);

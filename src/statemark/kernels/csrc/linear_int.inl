@@ -272,6 +272,11 @@ void linear(Context& context, const LinearArgs& args) {
       case Packing::kInt4:
         linear_int<Int4Weights>(context, part);
         break;
+#ifdef STATEMARK_AMX
+      case Packing::kBfloat16:
+        linear_amx(context, part);
+        break;
+#endif
       default:
         linear_some(context, part);
     }
