@@ -5,6 +5,7 @@ StatemarkError
 │   ├── ConfigurationError      an option or a budget that can't work
 │   ├── CheckpointError         a model folder that can't be loaded
 │   ├── InvalidRequestError     one request that can't be served; the engine goes on
+│   │   └── PromptTooLongError      its prompt doesn't fit into the context
 │   └── ServerError             another server that doesn't answer, or not as an OpenAI-compatible one does
 └── IntegrityError          a contract would have been broken; nothing was published
 """
@@ -37,11 +38,28 @@ class CheckpointError(UserError):
 
 
 class InvalidRequestError(UserError):
-    """One request that can't be served. `param` names the offending field where there is one."""
+    """One request that can't be served. `param` names the offending field where there is one.
 
-    def __init__(self, message: str, *, hint: str = "", param: str | None = None) -> None:
+    `code` is OpenAI's word for what is wrong, where clients act upon it.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", param: str | None = None, code: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.param = param
+        self.code = code
+
+
+class PromptTooLongError(InvalidRequestError):
+    """Agents shorten their conversation when they read this: by its code, or by its words and plain numbers."""
+
+    def __init__(self, tokens: int, max_model_len: int, *, hint: str = "shorten the prompt") -> None:
+        super().__init__(
+            f"the prompt is too long: {tokens} tokens > {max_model_len - 1} maximum; the maximum context length is "
+            f"{max_model_len} tokens, one of them for the answer",
+            hint=hint,
+            param="prompt",
+            code="context_length_exceeded",
+        )
 
 
 class ServerError(UserError):

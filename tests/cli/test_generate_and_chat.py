@@ -74,7 +74,7 @@ def test_json_is_the_same_bytes_for_the_same_input(model: FakeModel) -> None:
     [
         ([], "give a PROMPT or a --prompt-file"),
         (["abc", "--temperature", "-1"], "temperature"),
-        (["x" * 5000], "the prompt has 5,000 tokens"),
+        (["x" * 5000], "the prompt is too long: 5000 tokens"),
         (["abc", "--prompt-file", "no such file"], "no such file"),
     ],
 )
@@ -127,7 +127,7 @@ def test_commands_of_a_chat(model: FakeModel) -> None:
 def test_a_turn_that_can_not_be_served_leaves_no_trace(model: FakeModel) -> None:
     _, err = chatted("--max-tokens", "1", lines=["x" * 5000, "hi"])
     assert model.decode(model.seen[0].prompt_token_ids) == "u:hi\na:"
-    assert any(line.startswith("error: the prompt has") for line in err)
+    assert any(line.startswith("error: the prompt is too long") for line in err)
 
 
 def test_an_interrupt_stops_the_answer_and_keeps_the_conversation(

@@ -88,7 +88,7 @@ def test_going_on_with_the_last_message(llm) -> None:
         ([], "at least one message"),
         ([user("a"), {"role": "user", "content": 5}], r"messages\[1\].content"),
         ([[user("a")], [{"content": "b"}]], r"conversation 1: messages\[0\].role"),
-        ([[user("a")], [user("b " * 9000)]], "prompt 1: the prompt has"),
+        ([[user("a")], [user("b " * 9000)]], "prompt 1: the prompt is too long"),
     ],
 )
 def test_bad_conversations(llm, messages, message) -> None:

@@ -18,7 +18,7 @@ from statemark.engine.outputs import TextDelta
 from statemark.engine.params import Structure
 from statemark.engine.request import EngineRequest, TokenLogprobs
 from statemark.engine.structured import Constraint, Grammars
-from statemark.errors import InvalidRequestError
+from statemark.errors import InvalidRequestError, PromptTooLongError
 from statemark.parsing import ChatFormat
 
 END = 0  # the end-of-text token; others are Unicode code points below VOCAB
@@ -67,11 +67,7 @@ class FakeModel:
 
     def add(self, request: EngineRequest) -> None:
         if len(request.prompt_token_ids) >= self.max_model_len:
-            raise InvalidRequestError(
-                f"the prompt has {len(request.prompt_token_ids):,} tokens; the limit is {self.max_model_len - 1:,}",
-                hint="shorten the prompt",
-                param="prompt",
-            )
+            raise PromptTooLongError(len(request.prompt_token_ids), self.max_model_len)
         if max(request.prompt_token_ids, default=-1) >= VOCAB or not request.prompt_token_ids:
             raise InvalidRequestError("token id outside the vocabulary, or no token at all", param="prompt")
         if request.request_id in self.requests:

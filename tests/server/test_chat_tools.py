@@ -354,6 +354,31 @@ def test_openai_responses(chat: openai.OpenAI, script: ScriptedModel) -> None:
         chat.responses.create(**asked, tool_choice={"type": "function", "name": "get_weather"})
 
 
+def test_functions_in_namespaces_keep_both_names(chat: openai.OpenAI, script: ScriptedModel) -> None:
+    """As a coding agent groups them; templates know no groups, so the model gets one name of two parts."""
+    inner: Any = {"type": "function", "name": "stop", "parameters": {"type": "object"}, "strict": False}
+    plain: Any = inner | {"name": "look"}
+    asked: Any = {"model": "scripted", "tools": [plain, {"type": "namespace", "name": "agents", "tools": [inner]}]}
+    call = '<tool_call>\n{"name": "agents__stop", "arguments": {}}\n</tool_call>'
+    script.scripts = [call, call, "done"]
+    (item,) = chat.responses.create(**asked, input="hi").output
+    assert (item.name, item.namespace, item.arguments) == ("stop", "agents", "{}")
+    assert [tool["function"]["name"] for tool in script.rendered[1]] == ["look", "agents__stop"]
+    events = list(chat.responses.create(**asked, input="hi", stream=True))
+    (done,) = [event for event in events if event.type == "response.function_call_arguments.done"]
+    assert done.name == "stop"
+    (last,) = events[-1].response.output
+    assert (last.name, last.namespace) == ("stop", "agents")
+
+    back: Any = [
+        {"role": "user", "content": "hi"},
+        item,
+        {"type": "function_call_output", "call_id": "1", "output": ""},
+    ]
+    chat.responses.create(**asked, input=back)
+    assert script.rendered[0][1]["tool_calls"][0]["function"]["name"] == "agents__stop"
+
+
 def test_a_tool_that_is_none_is_named(server: Running) -> None:
     body = {"messages": ASK["messages"], "tools": [WEATHER, {"type": "function", "function": {"name": ""}}]}
     response = httpx.post(f"{server.url}/v1/chat/completions", json=body)

@@ -132,7 +132,7 @@ def test_a_refused_message_is_told_and_not_kept(page: Page, script: ScriptedMode
     page.browser.execute_script("document.getElementById('message').value = 'x'.repeat(9000)")
     page.one("#send").click()
     page.until(lambda: page.one("#send").is_enabled() and page.all(".turn .note.bad"))
-    assert "the limit is 4,095" in page.one(".turn .note.bad").text
+    assert "4095 maximum" in page.one(".turn .note.bad").text
     script.scripts = ["fine"]
     page.say("short")
     assert [m["content"] for m in script.rendered[0]] == ["short"]

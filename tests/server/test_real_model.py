@@ -173,7 +173,7 @@ def test_streams_at_once_equal_the_same_requests_alone(real: Running, llm: LLM) 
         ({"prompt": [10**7]}, "prompt", "10000000"),
         ({"prompt": [-1]}, "prompt", "-1"),
         ({"prompt": [2**40]}, "prompt", str(2**40)),
-        ({"prompt": [1] * 300_000}, "prompt", "300,000 tokens"),
+        ({"prompt": [1] * 300_000}, "prompt", "300000 tokens"),
         ({"prompt": "a", "stop_token_ids": [10**7]}, "stop_token_ids", "10000000"),
         ({"prompt": "a", "logit_bias": {"10000000": 1}}, "logit_bias", "10000000"),
     ],
@@ -192,6 +192,26 @@ def test_a_template_refusal_is_the_clients_error(real: Running) -> None:
     )
     assert response.status_code == 400, response.text
     assert response.json()["error"]["param"] == "chat_template_kwargs.messages"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/messages", {"system": "sys", "messages": [["user", "hi"], ["system", "late"]]}),
+        ("/v1/chat/completions", {"messages": [["system", "sys"], ["user", "hi"], ["system", "late"]]}),
+        ("/v1/responses", {"instructions": "sys", "input": [["developer", "more"], ["user", "hi"]]}),
+    ],
+)
+def test_system_messages_where_agents_put_them(trained: Running, path: str, fields: dict[str, Any]) -> None:
+    """The bundled model's template refuses all but one at the beginning, as those of most models do."""
+    limit = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
+    body = {name: value if isinstance(value, str) else turns(value) for name, value in fields.items()} | {limit: 1}
+    response = httpx.post(f"{trained.url}{path}", json=body, timeout=60)
+    assert response.status_code == 200, response.text
+
+
+def turns(pairs: list[list[str]]) -> list[dict[str, str]]:
+    return [{"role": role, "content": content} for role, content in pairs]
 
 
 def test_a_client_that_leaves_frees_the_engine(real: Running) -> None:

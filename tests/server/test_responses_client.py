@@ -141,6 +141,8 @@ def test_effort_none_asks_for_no_reasoning(client: openai.OpenAI, fake: FakeMode
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
+        ({"tools": [{"type": "namespace"}]}, "tools[0].name"),
+        ({"tools": [{"type": "namespace", "name": "a", "tools": [{"type": "custom"}]}]}, "tools[0].tools[0].type"),
         ({"text": {"format": {"type": "poem"}}}, "text.format"),
         ({"input": [{"role": "robot", "content": "x"}]}, "input[0].role"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "text": "x"}]}]}, "input[0].content[0].type"),

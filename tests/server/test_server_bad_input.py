@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -77,7 +78,7 @@ COMPLETION_CASES: list[tuple[dict[str, Any], str | None, str]] = [
     ({"prompt": {"text": "a"}}, "prompt", "prompt must be"),
     ({"prompt": ""}, "prompt", "no token"),
     ({"prompt": [VOCAB]}, "prompt", f"token id {VOCAB} is outside 0 to {VOCAB - 1}"),
-    ({"prompt": "x" * 5000}, "prompt", "5,000 tokens; the limit is 4,095 (shorten the prompt)"),
+    ({"prompt": "x" * 5000}, "prompt", "5000 tokens > 4095 maximum"),
 ]
 
 
@@ -201,3 +202,17 @@ def test_api_key(fake: Any) -> None:
             assert check(httpx.get(url, headers=encoded), 401)["code"] == "invalid_api_key"
         assert httpx.get(url, headers={"authorization": "Bearer s3cret"}).status_code == 200
         assert httpx.get(f"{locked.url}/health").status_code == 200
+
+
+def test_a_prompt_that_is_too_long_is_said_in_the_words_that_agents_act_upon(http: httpx.Client) -> None:
+    """They shorten their conversation then, instead of giving up."""
+    long = "x" * 5000
+    error = http.post("/v1/completions", json=COMPLETION | {"prompt": long}).json()["error"]
+    assert error["code"] == "context_length_exceeded"
+    assert "maximum context length is 4096 tokens" in error["message"]
+    body = {"messages": [{"role": "user", "content": long}], "max_tokens": 1}
+    error = http.post("/v1/messages", json=body).json()["error"]
+    assert error["type"] == "invalid_request_error"
+    found = re.search(r"prompt is too long[^0-9]*(\d+)\s*tokens?\s*>\s*(\d+)", error["message"])
+    assert found is not None
+    assert int(found[1]) > int(found[2]) == 4095

@@ -21,8 +21,7 @@ from statemark.engine.request import EngineRequest, StepOutput, TokenLogprobs
 from statemark.engine.sampler import Sampler, SamplerState
 from statemark.engine.scheduler import Scheduler
 from statemark.engine.sequence import Chunk, Sequence, StepPlan
-from statemark.errors import ConfigurationError, IntegrityError, InvalidRequestError
-from statemark.words import counted
+from statemark.errors import ConfigurationError, IntegrityError, InvalidRequestError, PromptTooLongError
 
 logger = logging.getLogger(__name__)
 
@@ -355,12 +354,8 @@ class Engine:
         if not ids:
             raise InvalidRequestError("the prompt is empty", hint="give at least one token", param="prompt")
         if len(ids) >= self.max_model_len:
-            raise InvalidRequestError(
-                f"the prompt has {counted(len(ids), 'token')}; with at least one token of answer the limit is "
-                f"{self.max_model_len - 1:,}",
-                hint="shorten the prompt, or raise max_model_len or cache_memory",
-                param="prompt",
-            )
+            hint = "shorten the prompt, or raise max_model_len or cache_memory"
+            raise PromptTooLongError(len(ids), self.max_model_len, hint=hint)
         low, high = min(ids), max(ids)
         if low < 0 or high >= self.executor.vocab_size:
             raise InvalidRequestError(

@@ -75,8 +75,8 @@ def from_exception(error: Exception) -> ApiError:
         return error
     if isinstance(error, UserError):
         text = f"{error.message} ({error.hint})" if error.hint else error.message
-        param = error.param if isinstance(error, InvalidRequestError) else None
-        return ApiError(400, text, param=param)
+        param, code = (error.param, error.code) if isinstance(error, InvalidRequestError) else (None, None)
+        return ApiError(400, text, param=param, code=code)
     if isinstance(error, OverloadedError):
         return ApiError(429, "the queue is full; try again shortly", code="overloaded", headers={"retry-after": "1"})
     if isinstance(error, ShuttingDownError):

@@ -14,6 +14,7 @@ from statemark.server.endpoint import named_event
 from statemark.server.errors import from_exception
 from statemark.server.job import Job
 from statemark.server.parts import PartReader
+from statemark.server.responses.convert import own_names
 from statemark.server.responses.items import ItemStream
 from statemark.server.responses.protocol import ResponsesRequest
 from statemark.server.served import ServedModel
@@ -25,7 +26,7 @@ class ResponseWriter:
     def __init__(self, asked: ResponsesRequest, model: ServedModel, request: EngineRequest, reader: PartReader) -> None:
         self.request = request
         self.reader = reader
-        self.items = ItemStream()
+        self.items = ItemStream(own_names(asked.tools))
         params = request.params
         self.head: dict[str, Any] = {
             "id": request.request_id,

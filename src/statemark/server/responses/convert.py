@@ -35,7 +35,7 @@ def conversation(request: ResponsesRequest) -> Conversation:
     if request.reasoning is not None and request.reasoning.effort is not None:
         kwargs.setdefault("enable_thinking", request.reasoning.effort != "none")
     tools = None if request.tool_choice == NONE or not request.tools else request.tools
-    plain = [_tool(tool, f"tools[{i}]") for i, tool in enumerate(tools)] if tools else None
+    plain = [named for i, tool in enumerate(tools) for named in _tools(tool, f"tools[{i}]")] if tools else None
     return Conversation(
         messages=messages,
         tools=plain,
@@ -64,7 +64,7 @@ def _add(messages: list[dict[str, Any]], item: Item, where: str) -> None:
             if text:
                 _assistant(messages, fresh=True)["reasoning_content"] = text
         case CallItem():
-            function = {"name": item.name, "arguments": item.arguments}
+            function = {"name": flat_name(item.namespace, item.name), "arguments": item.arguments}
             call = {"id": item.call_id, "type": "function", "function": function}
             _assistant(messages).setdefault("tool_calls", []).append(call)
         case CallOutputItem():
@@ -99,11 +99,37 @@ def _text(content: str | Sequence[TextPart]) -> str:
     return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
-def _tool(tool: FunctionTool, where: str) -> dict[str, Any]:
-    """As the chat API writes it, which is what templates were made for."""
-    if tool.type != "function":
-        raise bad_request(f"{where}.type: {tool.type!r} is not supported; 'function' is", param=f"{where}.type")
+def flat_name(namespace: str | None, name: str) -> str:
+    """What the model calls a function: templates know no namespaces."""
+    return name if namespace is None else f"{namespace}__{name}"
+
+
+def own_names(tools: Sequence[FunctionTool] | None) -> dict[str, dict[str, str]]:
+    """By what the model calls them: the names that a client has for the functions of namespaces."""
+    return {
+        flat_name(group.name, tool.name): {"name": tool.name, "namespace": group.name}
+        for group in tools or ()
+        for tool in group.tools or ()
+        if group.name is not None and tool.name is not None
+    }
+
+
+def _tools(tool: FunctionTool, where: str) -> list[dict[str, Any]]:
+    """As the chat API writes them, which is what templates were made for."""
+    if tool.type != "namespace":
+        return [_tool(tool, where)]
     if tool.name is None:
         raise bad_request(f"missing field: '{where}.name'", param=f"{where}.name", code="missing_field")
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return [_tool(function, f"{where}.tools[{i}]", tool.name) for i, function in enumerate(tool.tools or ())]
+
+
+def _tool(tool: FunctionTool, where: str, namespace: str | None = None) -> dict[str, Any]:
+    if tool.type != "function":
+        raise bad_request(
+            f"{where}.type: {tool.type!r} is not supported; 'function' and 'namespace' are", param=f"{where}.type"
+        )
+    if tool.name is None:
+        raise bad_request(f"missing field: '{where}.name'", param=f"{where}.name", code="missing_field")
+    name = flat_name(namespace, tool.name)
+    function = {"name": name, "description": tool.description, "parameters": tool.parameters}
     return {"type": "function", "function": {name: value for name, value in function.items() if value is not None}}

@@ -53,12 +53,15 @@ Item = MessageItem | CallItem | CallOutputItem | ReasoningItem
 
 
 class FunctionTool(Struct):
+    """A function, or of type "namespace" a group of them in `tools`."""
+
     type: str
     name: str | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
     defer_loading: bool | None = None
+    tools: list[FunctionTool] | None = None
 
 
 class TextFormat(Struct):
@@ -109,6 +112,7 @@ class ResponsesRequest(HandledRequest, kw_only=True):
     background: bool | None = None
     previous_response_id: str | None = None
     # Accepted and without effect on the answer.
+    client_metadata: dict[str, Any] | None = None
     include: list[str] | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: int | None = None
