@@ -69,12 +69,12 @@ def junctions_one_token_late(monkeypatch):
     def late(prompt, turns, start, limit, *, junction=None, spacing=0):
         return real(prompt, turns, start, limit, junction=None if junction is None else junction + 1, spacing=spacing)
 
-    monkeypatch.setattr(manager, "plan_marks", late)
+    monkeypatch.setattr(plan, "plan_marks", late)
 
 
 def no_junctions(monkeypatch):
     real = plan.plan_marks
-    monkeypatch.setattr(manager, "plan_marks", lambda *args, junction=None, **options: real(*args, **options))
+    monkeypatch.setattr(plan, "plan_marks", lambda *args, junction=None, **options: real(*args, **options))
 
 
 def no_replay(monkeypatch):
@@ -83,7 +83,7 @@ def no_replay(monkeypatch):
     def without(*args, **options):
         return [(position, kind) for position, kind in real(*args, **options) if kind != "replay"]
 
-    monkeypatch.setattr(manager, "plan_marks", without)
+    monkeypatch.setattr(plan, "plan_marks", without)
 
 
 def published_one_token_late(monkeypatch):

@@ -120,8 +120,8 @@ def test_cached_tokens_are_those_of_a_recorded_vllm(name: str, tmp_path: Path) -
     assert sum(seen["cached"]) > 0.2 * seen["prompt_tokens"]
 
 
-@pytest.mark.parametrize(("name", "together", "exact"), [("alone", 1, True), ("together", 4, False)])
-def test_times_of_a_measured_server(name: str, together: int, exact: bool) -> None:
+@pytest.mark.parametrize(("name", "together", "within"), [("alone", 1, 0.1), ("together", 4, 0.18)])
+def test_times_of_a_measured_server(name: str, together: int, within: float) -> None:
     """A cost fitted to fifty requests, one at a time, on Statemark's own server; then those, and fifty in company."""
     measured = [json.loads(line) for line in (DOCS / f"{name}-measured.jsonl").read_text().splitlines()]
     trace = read_trace(DOCS / f"{name}.jsonl")
@@ -130,16 +130,17 @@ def test_times_of_a_measured_server(name: str, together: int, exact: bool) -> No
     assert cost.error < 0.12
     result, outcome = simulate(trace, machine, "statemark", 1024, cost.cost, Load(together=together))
     assert result.computed == sum(m["prompt"] - m["cached"] for m in measured)
-    if exact:
+    if together == 1:
         assert [outcome.hits[n] for n in range(50)] == [m["cached"] for m in measured]
     ends = np.percentile([m["e2e"] for m in measured], [50, 90, 99])
-    assert result.whole == pytest.approx(tuple(ends), rel=0.13)
+    assert result.whole == pytest.approx(tuple(ends), rel=within)
     # The page shows these figures.
     assert result.ttft is not None
     assert result.whole is not None
     shown = [f"{1000 * v:.0f} ms" for v in (*result.ttft[:2], *result.whole[:2])]
     assert f"simulated | {' | '.join(shown)} | {result.computed:,} |" in PAGE
     first = np.percentile([m["ttft"] for m in measured], [50, 90])
+    assert result.ttft[:2] == pytest.approx(tuple(first), rel=0.18)
     shown = [f"{1000 * v:.0f} ms" for v in (*first, *ends[:2])]
     assert f"measured | {' | '.join(shown)} |" in PAGE
 

@@ -310,7 +310,9 @@ def test_the_command_prints_a_table_one_object_and_a_page_of_its_own(tmp_path: P
 def test_a_long_trace_says_what_the_engines_own_cache_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("statemark.cli.simulate._ENGINE_SECONDS", 1.0)
     path = write(tmp_path / "t.jsonl", [GOOD])
-    words = [str(path), "--model", MODEL]
+    words = [str(path), "--model", MODEL, "--num-gpu-blocks-override", "4000"]
     said = CliRunner().invoke(command, [*words, "--rule", "statemark"], catch_exceptions=False)
-    assert "about 10 minutes, and up to 0 GB" in said.stderr
+    assert "runs the real cache: about 10 minutes" in said.stderr
     assert "minutes" not in CliRunner().invoke(command, [*words, "--rule", "exact"], catch_exceptions=False).stderr
+    without = CliRunner().invoke(command, [*words[:3], "--rule", "statemark"], catch_exceptions=False)
+    assert "minutes" not in without.stderr

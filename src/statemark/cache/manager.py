@@ -25,7 +25,7 @@ from statemark.cache.digest import PAGE_TOKENS, PrefixChain, Tokens, roll_stamp,
 from statemark.cache.explain import DAMAGED, EVICTED, NO_ROOM, explain
 from statemark.cache.index import Head, Lookup, Mark, Node, PrefixIndex
 from statemark.cache.integrity import check_holders
-from statemark.cache.plan import plan_marks
+from statemark.cache.plan import history_spacing, marks_of_prompt
 from statemark.cache.stats import CacheStats, cache_stats
 from statemark.cache.value import HEADS, EvictionOrder
 from statemark.errors import IntegrityError
@@ -35,12 +35,6 @@ if TYPE_CHECKING:
     from statemark.cache.disk.tier import DiskTier
 
 Stamps = npt.NDArray[np.uint64]
-
-_JUNCTION = PAGE_TOKENS  # tokens that a junction must save to be worth a mark
-# Writing a 0.8B model's mark takes about as long as computing one or two tokens: at most one for 64 new ones keeps what
-# a prompt pays for marks that nobody will use below 3 %. The first four are worth more than that.
-_TOKENS_A_MARK = 64
-_ALWAYS = 4
 
 
 @dataclass(eq=False)
@@ -86,8 +80,7 @@ class CacheManager:
         self.order = EvictionOrder(policy, budget.pages.item_bytes, budget.slots.item_bytes)
         # A request may not turn the whole cache over for its own marks.
         self.marks_per_request = max(8, budget.slots.capacity // 4)
-        # Marks of history so far apart cost as much as the pages between them.
-        self._spacing = max(32, -(-budget.slots.item_bytes // budget.pages.item_bytes)) * PAGE_TOKENS
+        self._spacing = history_spacing(budget.pages.item_bytes, budget.slots.item_bytes)
 
     # --- leases ---------------------------------------------------------------------------------------------
 
@@ -196,10 +189,9 @@ class CacheManager:
 
     def plan(self, lease: Lease, prompt_tokens: int, turns: tuple[int, ...] = ()) -> list[tuple[int, str]]:
         """Positions to mark while the rest of this prompt is computed, ascending, with their kind."""
-        found = lease.lookup
-        junction = found.shared if found is not None and found.shared - lease.cached >= _JUNCTION else None
-        limit = min(self.marks_per_request, max(_ALWAYS, (prompt_tokens - lease.cached) // _TOKENS_A_MARK))
-        return plan_marks(prompt_tokens, turns, lease.cached, limit, junction=junction, spacing=self._spacing)
+        shared = lease.lookup.shared if lease.lookup is not None else 0
+        most, spacing = self.marks_per_request, self._spacing
+        return marks_of_prompt(prompt_tokens, turns, lease.cached, shared, most=most, spacing=spacing)
 
     def mark_slot(self, lease: Lease, position: int, kind: str, onward: int | None = None) -> int | None:
         """A slot for a planned mark, to be written by the next step; hand it to `publish` or `drop_slot`.

@@ -10,11 +10,33 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import pairwise
 
+from statemark.cache.digest import PAGE_TOKENS
+
 NEAR_END = 256  # tokens before the prompt's end: reminders and tool notices that the next request changes
 _NEARER = 64  # where there is room: a last line that changes
 _END_REGION = (96, 512)  # a turn that lies this far before the end does as well
 _AMPLE = 24  # marks a request
 _FIRST = 512  # no history before this: computing so little again is cheap
+_JUNCTION = PAGE_TOKENS  # tokens that a junction must save to be worth a mark
+# Writing a 0.8B model's mark takes about as long as computing one or two tokens: at most one for 64 new ones keeps what
+# a prompt pays for marks that nobody will use below 3 %. The first four are worth more than that.
+_TOKENS_A_MARK = 64
+_ALWAYS = 4
+
+
+def history_spacing(page_bytes: int, slot_bytes: int) -> int:
+    """Tokens between marks of history that cost as much as the pages between them."""
+    return max(32, -(-slot_bytes // page_bytes)) * PAGE_TOKENS
+
+
+def marks_of_prompt(
+    prompt_tokens: int, turns: Iterable[int], cached: int, shared: int, *, most: int, spacing: int
+) -> list[tuple[int, str]]:
+    """The marks of a prompt that resumes at `cached` and has `shared` tokens in common with what is cached; `most` a
+    request may have."""
+    limit = min(most, max(_ALWAYS, (prompt_tokens - cached) // _TOKENS_A_MARK))
+    junction = shared if shared - cached >= _JUNCTION else None
+    return plan_marks(prompt_tokens, turns, cached, limit, junction=junction, spacing=spacing)
 
 
 def plan_marks(

@@ -22,9 +22,8 @@ from statemark.simulate.scenario import ALL_RULES, DEFAULT_SLOTS, ENGINE, Load, 
 from statemark.simulate.server import Outcome
 from statemark.simulate.slots import SlotFlags, parse_slot_flags
 
-# Of the engine's own cache, for each token of a prompt: processor time, and memory where nothing is ever evicted.
+# Of the engine's own cache under a memory limit, for each token of a prompt: processor time.
 _ENGINE_SECONDS = 4e-7
-_ENGINE_BYTES = 26
 
 _EXAMPLES = """\b
 Examples:
@@ -46,7 +45,9 @@ Examples:
     type=click.IntRange(1),
     help="Tokens a step; repeatable. [default: the flags']",
 )
-@click.option("--cost", "cost_text", metavar="step=S,token=S,...", help="Seconds a step, token, request, context.")
+@click.option(
+    "--cost", "cost_text", metavar="step=S,token=S,...", help="Seconds a step, token, request, context, begin."
+)
 @click.option(
     "--fit", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Fit the cost to measured requests."
 )
@@ -96,15 +97,16 @@ def command(
     cost, source = _cost(cost_text, fit, steps[0])
     blocks = setup.blocks if setup.memory_known or setup.flags.blocks_override is not None else None
     chosen = list(dict.fromkeys(rules)) or list(ALL_RULES)
-    if ENGINE in chosen:
-        _warn_of_engine(read, len(steps), blocks)
+    if ENGINE in chosen and blocks is not None:
+        _warn_of_engine(read, len(steps))
     slots = DEFAULT_SLOTS if llama is None else parse_slot_flags(llama)
     runs = _run(read, setup, chosen, steps, cost, Load(speed, together), blocks, accepted, slots)
     memory = "without limit" if blocks is None else f"{blocks:,} blocks"
     notes = (
         f"{read.name}: {len(read.requests):,} requests of {read.prompt_tokens:,} tokens, {len(read.bad)} bad lines",
         f"{setup.name}: {setup.shape.family}, state grid {setup.frame.grid}, cache {memory}",
-        f"{source}: {cost.step:g} s a step, {cost.token:g} a token, {cost.request:g} a row, {cost.context:g} a pair",
+        f"{source}: {cost.step:g} s a step, {cost.token:g} a token, {cost.request:g} a row, {cost.context:g} a pair"
+        + (f", {cost.begin:g} before a request is queued" if cost.begin else ""),
     )
     if html is not None:
         html.write_text(draw_page(f"{setup.name} on {read.name}", notes, runs), encoding="utf-8")
@@ -124,14 +126,11 @@ def _cost(text: str | None, fit: Path | None, budget: int) -> tuple[Cost, str]:
     return (Cost(), "assumed times") if text is None else (parse_cost(text), "times as given")
 
 
-def _warn_of_engine(trace: Trace, budgets: int, blocks: int | None) -> None:
-    """The engine's own cache is run for real, page by page: say so where that takes minutes."""
+def _warn_of_engine(trace: Trace, budgets: int) -> None:
+    """With a memory limit the engine's own cache is run for real, page by page: say so where that takes minutes."""
     seconds = trace.prompt_tokens * budgets * _ENGINE_SECONDS
-    if seconds < 120:
-        return
-    memory = trace.prompt_tokens * _ENGINE_BYTES / 1e9
-    held = f", and up to {memory:,.0f} GB of memory as the cache has no limit" if blocks is None else ""
-    say(f"the rule {ENGINE} runs the real cache: about {seconds / 60:,.0f} minutes{held}; --rule leaves it out")
+    if seconds >= 120:
+        say(f"the rule {ENGINE} with a memory limit runs the real cache: about {seconds / 60:,.0f} minutes")
 
 
 def _run(

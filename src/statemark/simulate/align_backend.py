@@ -96,9 +96,6 @@ class AlignBackend:
 
     # --- the server's calls -----------------------------------------------------------------------------------
 
-    def new_step(self) -> None:
-        self._step += 1
-
     def begin(self, job: Job) -> Start:
         request: Request = job.request
         found = self.cache.lookup(request.digest, job.known, self._step)
@@ -143,6 +140,9 @@ class AlignBackend:
         table.advance(Content(end, job.request.digest(end), honest))
         self._publish(job, start, end, export, column)
         return True
+
+    def end_step(self) -> None:
+        self._step += 1
 
     def leave(self, job: Job, finished: bool) -> None:
         store, job.store = job.store, None

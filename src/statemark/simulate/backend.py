@@ -53,9 +53,6 @@ class Backend(Protocol):
     gives_back: bool  # whether it wants to see when a state is left behind, too
     decode_first: bool  # whether decoding requests come before prompts, or all in order of admission
 
-    def new_step(self) -> None:
-        """A step begins."""
-
     def begin(self, job: Job) -> Start:
         """Look the request up and set `computed` to its hit."""
 
@@ -64,6 +61,9 @@ class Backend(Protocol):
 
     def run(self, job: Job, count: int, admitted: bool) -> bool:
         """Account for `count` tokens from `computed` on; False where there is no room."""
+
+    def end_step(self) -> None:
+        """The step has run: what comes now belongs to the next one."""
 
     def leave(self, job: Job, finished: bool) -> None:
         """The request is done, or gives way to others."""

@@ -1,9 +1,10 @@
-"""How long a step takes: four numbers, given or fitted to a measured server.
+"""How long a step takes, and a request before its first: five numbers, given or fitted to a measured server.
 
-    seconds = step + token * computed + request * decoding + context * attended
+    seconds of a step = step + token * computed + request * decoding + context * attended
 
 `computed`: tokens run in the step; `decoding`: requests that write one token; `attended`: for every token run, the
-tokens before it, added up.
+tokens before it, added up. `begin`: seconds from sending a request to its place in the queue (connection, template,
+tokenizer), during which steps of others go on. A request that arrives during a step waits for its end.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 
 from statemark.errors import ConfigurationError
 
-FIELDS = ("step", "token", "request", "context")
+FIELDS = ("step", "token", "request", "context", "begin")
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Cost:
     token: float = 4e-5
     request: float = 5e-5
     context: float = 2e-10
+    begin: float = 0.0
 
     def seconds(self, computed: float, decoding: int, attended: float) -> float:
         return self.step + self.token * computed + self.request * decoding + self.context * attended
@@ -54,7 +56,7 @@ def parse_cost(text: str) -> Cost:
                 f"--cost: {part!r} is no part of a cost", hint=f"like step=0.005,token=4e-5; parts: {', '.join(FIELDS)}"
             )
         found[name.strip()] = number
-    if not any(found.values()):
+    if not any(found[name] for name in FIELDS if name != "begin"):
         raise ConfigurationError("--cost: a step that takes no time can't be simulated")
     return Cost(**found)
 
@@ -120,11 +122,11 @@ def _rows(values: dict[str, Any], budget: int, rows: list[list[float]], times: l
     if not 0 <= cached < prompt or output < 1 or not 0 < ttft <= whole:
         raise ValueError("cached must be below prompt, output at least 1, ttft above 0 and at most e2e")
     new = prompt - cached
-    rows.append([-(-new // budget), new, 0, new * (prompt + cached) / 2])
+    rows.append([-(-new // budget), new, 0, new * (prompt + cached) / 2, 1])
     times.append(ttft)
     steps = output - 1
     if steps and whole > ttft:
-        rows.append([steps, steps, steps, steps * (prompt + output / 2)])
+        rows.append([steps, steps, steps, steps * (prompt + output / 2), 0])
         times.append(whole - ttft)
 
 

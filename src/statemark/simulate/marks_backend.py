@@ -1,6 +1,7 @@
-"""Statemark's own cache as a backend: the engine's manager, planner and eviction, with stamps in place of kernels.
+"""Statemark's own cache as a backend: the engine's manager, planner and eviction, with stamps in place of kernels; and
+the same without a limit, where only the places of marks are kept.
 
-A prompt is never cut for the cache's sake. Token ids are made from the trace's spans. Knows no time.
+A prompt is never cut for the cache's sake. What a step writes is found from the next one on. Knows no time.
 """
 
 from __future__ import annotations
@@ -9,10 +10,56 @@ import numpy as np
 
 from statemark.cache import Budget, CacheManager, Lease
 from statemark.cache.digest import Tokens
+from statemark.cache.plan import history_spacing, marks_of_prompt
 from statemark.simulate.backend import Job, Start
+from statemark.simulate.endless import Endless
 from statemark.simulate.workload import Request
 
-_NO_LIMIT = 1 << 50
+_ANY = 1 << 60
+
+
+class EndlessBackend:
+    """Nothing is ever evicted, so neither bytes nor the order of eviction are of any account."""
+
+    unit = 0
+    gives_back = False
+    decode_first = True
+
+    def __init__(self, page_bytes: int, slot_bytes: int) -> None:
+        self.cache = Endless()
+        self._spacing = history_spacing(page_bytes, slot_bytes)
+        self._written: list[tuple[Request, list[int]]] = []
+
+    def begin(self, job: Job) -> Start:
+        request = job.request
+        job.computed, shared = self.cache.lookup(request, job.known)
+        planned = marks_of_prompt(request.prompt, request.turns, job.computed, shared, most=_ANY, spacing=self._spacing)
+        job.store = [position for position, _ in reversed(planned)]  # the next one last
+        return Start.READY
+
+    def cut(self, job: Job, offer: int, behind: bool) -> int:
+        return offer
+
+    def seen(self, job: Job) -> None:
+        """Decoding leaves nothing before its end."""
+
+    def run(self, job: Job, count: int, admitted: bool) -> bool:
+        planned, end = job.store, job.computed + count
+        written = []
+        while planned and planned[-1] <= end:
+            written.append(planned.pop())
+        if written:
+            self._written.append((job.request, written))
+        return True
+
+    def end_step(self) -> None:
+        for request, positions in self._written:
+            self.cache.publish(request, positions)
+        self._written.clear()
+
+    def leave(self, job: Job, finished: bool) -> None:
+        """The last token of an answer is sampled, not run."""
+        self.cache.publish(job.request, [min(job.computed, job.request.prompt + job.request.output - 1)])
 
 
 class Held:
@@ -27,18 +74,15 @@ class Held:
 
 
 class MarksBackend:
-    """`memory`: bytes of pages and marks together, None for no limit."""
+    """`memory`: bytes of pages and marks together."""
 
     unit = 0
     gives_back = False
     decode_first = True
 
-    def __init__(self, page_bytes: int, slot_bytes: int, memory: int | None) -> None:
-        total = _NO_LIMIT if memory is None else memory
-        self.cache = CacheManager(Budget(total, page_bytes=page_bytes, slot_bytes=slot_bytes), "simulated")
-
-    def new_step(self) -> None:
-        """Nothing depends on the step."""
+    def __init__(self, page_bytes: int, slot_bytes: int, memory: int) -> None:
+        self.cache = CacheManager(Budget(memory, page_bytes=page_bytes, slot_bytes=slot_bytes), "simulated")
+        self._ran: list[tuple[Job, int]] = []
 
     def begin(self, job: Job) -> Start:
         request = job.request
@@ -61,19 +105,26 @@ class MarksBackend:
         """Decoding leaves nothing before its end."""
 
     def run(self, job: Job, count: int, admitted: bool) -> bool:
-        held: Held = job.store
-        end = job.computed + count
-        if admitted:
-            self.cache.started(held.lease)
-        while held.planned and held.planned[0][0] <= end:
-            position, kind = held.planned.pop(0)
-            onward = held.planned[0][0] if held.planned else None
-            slot = self.cache.mark_slot(held.lease, position, kind, onward)
-            if slot is None:
-                continue
+        self._ran.append((job, job.computed + count))
+        return True
+
+    def end_step(self) -> None:
+        """Slots for all marks of the step are taken before it runs, those marks filed after it."""
+        made = []
+        for job, end in self._ran:
+            held: Held = job.store
+            while held.planned and held.planned[0][0] <= end:
+                position, kind = held.planned.pop(0)
+                onward = held.planned[0][0] if held.planned else None
+                slot = self.cache.mark_slot(held.lease, position, kind, onward)
+                if slot is not None:
+                    made.append((held, position, slot, kind))
+        for job, _ in self._ran:
+            self.cache.started(job.store.lease)
+        for held, position, slot, kind in made:
             self.cache.publish(held.lease, held.tokens, position, slot, _stamps(held, position), kind)
             held.lease.advance(held.tokens, position)
-        return True
+        self._ran.clear()
 
     def leave(self, job: Job, finished: bool) -> None:
         held: Held = job.store

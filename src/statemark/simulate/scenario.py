@@ -14,12 +14,13 @@ import numpy as np
 from statemark.align import RULES, Setup, frame_of, make_rule
 from statemark.align.kv_bytes import token_bytes
 from statemark.align.states import StateDtypes, state_bytes
+from statemark.cache import PAGE_TOKENS
 from statemark.errors import ConfigurationError
 from statemark.simulate.align_backend import AlignBackend
 from statemark.simulate.backend import Backend
 from statemark.simulate.cost import Cost
 from statemark.simulate.formats import Trace
-from statemark.simulate.marks_backend import MarksBackend
+from statemark.simulate.marks_backend import EndlessBackend, MarksBackend
 from statemark.simulate.server import Limits, Outcome, Server
 from statemark.simulate.slot_server import SlotServer
 from statemark.simulate.slots import SlotCache, SlotFlags
@@ -112,11 +113,13 @@ def _server_of(setup: Setup, rule: str, budget: int, blocks: int | None, accepte
         longest=geometry.max_model_len,
     )
     if rule == ENGINE:
-        memory = None if blocks is None else blocks * geometry.bytes_per_block
         attention = sum(
             g.content_bytes * g.total / g.tokens for g in geometry.cacheable if g not in geometry.state_groups
         )
-        backend = MarksBackend(max(1, round(16 * attention)), geometry.state_bytes, memory)
+        page, slot = max(1, round(PAGE_TOKENS * attention)), geometry.state_bytes
+        backend: Backend = EndlessBackend(page, slot)
+        if blocks is not None:
+            backend = MarksBackend(page, slot, blocks * geometry.bytes_per_block)
         return backend, replace(limits, slots=0, width=1, pace=1.0, long_prefill=0)
     frame = frame_of(
         geometry,

@@ -73,19 +73,21 @@ class Server:
         self._events: list[tuple[int, int]] = []
         self._sum = 0.0  # tokens behind all decoding requests at tick 0, so that their attention can be added up
         self._blocked = False
-        self._arrivals = Arrivals((), limits.longest, speed=speed, together=together)
+        self._arrivals = Arrivals((), limits.longest)
 
     # --- arrivals ---------------------------------------------------------------------------------------------
 
     def run(self, requests: Iterable[Request], progress: Callable[[int], None] | None = None) -> Outcome:
-        self._arrivals = Arrivals(requests, self.limits.longest, speed=self._speed, together=self._together)
+        self._arrivals = Arrivals(
+            requests, self.limits.longest, speed=self._speed, together=self._together, begin=self.cost.begin
+        )
         done = 0
         while True:
             self._arrive()
             if not self._jobs and not self._waiting:
                 if self._arrivals.at is None:
                     break
-                self._now = self._arrivals.at
+                self._now = max(self._now, self._arrivals.at)
                 continue
             if not self._prefills and self._jobs and (not self._waiting or self._full() or self._blocked):
                 self._decode_on()
@@ -98,7 +100,7 @@ class Server:
         return self.outcome
 
     def _arrive(self) -> None:
-        while (request := self._arrivals.take(self._now, len(self._jobs) + len(self._waiting))) is not None:
+        while (request := self._arrivals.take(self._now)) is not None:
             self._waiting.append(Job(request))
 
     def _full(self) -> bool:
@@ -134,7 +136,6 @@ class Server:
 
     def _step(self) -> None:
         limits, backend = self.limits, self.backend
-        backend.new_step()
         now = self._tick + 1
         turn = [self._jobs[o] for o in self._due(now)] + self._prefills
         if not backend.decode_first:
@@ -184,6 +185,7 @@ class Server:
         self.outcome.steps += 1
         self.outcome.computed += new
         running = len(self._jobs)
+        backend.end_step()
         for job, count in ran:
             if job.order not in gone:
                 self._ran(job, count)
@@ -271,6 +273,7 @@ class Server:
             self._drop(job)
         else:
             self._waiting.popleft()
+        self._arrivals.leave(job.request, self._now)
         self.outcome.stuck += 1
 
     # --- after a step -----------------------------------------------------------------------------------------

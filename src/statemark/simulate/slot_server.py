@@ -51,10 +51,12 @@ class SlotServer:
         self._queue: deque[Request] = deque()
         self._deferred: deque[Request] = deque()  # looked at while every slot was busy
         self._runs: list[_Run] = []  # by slot
-        self._arrivals = Arrivals((), longest, speed=speed, together=together)
+        self._arrivals = Arrivals((), longest)
 
     def run(self, requests: Iterable[Request], progress: Callable[[int], None] | None = None) -> Outcome:
-        self._arrivals = Arrivals(requests, self._longest, speed=self._speed, together=self._together)
+        self._arrivals = Arrivals(
+            requests, self._longest, speed=self._speed, together=self._together, begin=self._cost.begin
+        )
         done = 0
         while True:
             self._arrive()
@@ -75,11 +77,8 @@ class SlotServer:
         return self.outcome
 
     def _arrive(self) -> None:
-        while (request := self._arrivals.take(self._now, self._opened())) is not None:
+        while (request := self._arrivals.take(self._now)) is not None:
             self._queue.append(request)
-
-    def _opened(self) -> int:
-        return len(self._runs) + len(self._queue) + len(self._deferred)
 
     def _launch(self) -> None:
         while self._queue:

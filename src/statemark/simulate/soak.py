@@ -115,7 +115,7 @@ class Soak:
                 return
             raw = bytearray(path.read_bytes())
             raw[draw.randrange(len(raw))] ^= 1 + draw.randrange(255)
-            path.write_bytes(raw if kind == 1 else raw[: draw.randrange(len(raw))])
+            path.write_bytes(raw if kind == 1 else raw[: 1 + draw.randrange(len(raw))])  # not empty: it may come again
         except FileNotFoundError:  # it has just made room for another one
             self.damaged -= 1
 

@@ -59,15 +59,21 @@ class Request:
             return self.answer << _SHIFT | position
         return self.nodes[self.span(position)] << _SHIFT | position
 
+    def name(self, position: int) -> int:
+        """Names the span of token number `position` (from 1) and all that lies before it."""
+        if position > self.prompt:
+            return self.answer
+        return self.nodes[(position - 1) // self.grain if self.grain else bisect_left(self.ends, position)]
+
     def end_of(self, span: int) -> int:
         if self.grain:
             return min((span + 1) * self.grain, self.prompt)
         return self.ends[span]
 
 
-def common_prefix(one: Request, one_length: int, other: Request, other_length: int) -> int:
-    """How many tokens two texts (prompt, then answer, as far as given) begin with alike."""
-    low, high = 0, min(one_length, other_length)
+def common_prefix(one: Request, one_length: int, other: Request, other_length: int, low: int = 0) -> int:
+    """How many tokens two texts (prompt, then answer, as far as given) begin with alike; at least `low`, it is known."""
+    high = min(one_length, other_length)
     while low < high:
         middle = (low + high + 1) // 2
         if one.digest(middle) == other.digest(middle):
