@@ -17,7 +17,7 @@ def test_the_verdict_is_the_exit_code(capsys, tmp_path):
     out, err = capsys.readouterr()
     data = json.loads(out)
     assert (code, data["verdict"], data["cells_that_show_it"]) == (4, "contaminated", ["salt"])
-    assert "prompt tokens in all" in err
+    assert "prompt tokens if blocks" in err
     assert "CONTAMINATED" in page.read_text()
 
 

@@ -16,7 +16,7 @@ from statemark.client import Session
 from statemark.errors import ConfigurationError
 from statemark.probe.bench import Bench
 from statemark.probe.page import draw_page
-from statemark.probe.plan import Options, estimate
+from statemark.probe.plan import Options, cost_words, estimate
 from statemark.probe.report import figures, lines
 from statemark.probe.run import Memory, Probe, Result
 
@@ -98,7 +98,7 @@ def command(
                 )
             expected = await estimate(options)
             say(f"{target.name}, model {target.model}")
-            say(f"about {expected.requests} requests with {expected.prompt_tokens:,} prompt tokens in all")
+            say(f"{cost_words(expected)} if blocks are short; more exactly once they are known")
             head = {"statemark": __version__, "url": target.url, "model": target.model, "make": target.make,
                     "version": target.version, "own": len(own), **options.figures()}  # fmt: skip
             memory = Memory(resume, head)

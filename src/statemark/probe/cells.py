@@ -139,7 +139,8 @@ class Cells:
         ]
 
     async def turns(self, length: int, count: int = 3) -> list[Observation]:
-        """A conversation: each turn's prompt is the last one's, its answer and something new."""
+        """A conversation: each turn's prompt is the last one's, its answer and something new. The first may miss, as in
+        `again`."""
         units = self.documents.document(f"turns {length}", length)
         salt = self.salt()
         found: list[Observation] = []
@@ -152,9 +153,12 @@ class Cells:
             asked = await self.asker.ask(units, salt)
             prompts.append((units, shared))
             warm.append(asked)
+        late = bool(warm[-1].cached)
+        if late and warm[0].cached == 0:
+            self.notes.append(f"a second turn of {warm[0].prompt:,} tokens reused nothing, and a later one did")
         for (prompt, shared), asked in zip(prompts, warm, strict=True):
             reference = (await self.cold(prompt)).answer
-            found.append(self._hit("turns", asked, reference, shared, len(found) + 2))
+            found.append(self._hit("turns", asked, reference, shared, len(found) + 2, late=late))
         return found
 
     def _hit(

@@ -21,7 +21,7 @@ from statemark.probe.report import (
 )
 from statemark.probe.run import Result
 
-_ROW, _CELL, _LEFT = 26, 120, 330
+_ROW, _CELL, _LEFT = 26, 120, 400
 _LEVELS = 5  # of colour, a factor of ten each
 _STYLE = """
 body { font-family: ui-sans-serif, Helvetica, Arial, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;

@@ -130,7 +130,8 @@ class _Counting:
 
 
 async def estimate(options: Options, grid: int = FINE) -> Cost:
-    """Requests and tokens of a probe that finds nothing; a search for a boundary comes on top."""
+    """Requests and tokens of a probe that finds nothing; a search for a boundary, and further writers where a server
+    keeps nothing until a prefix comes again, are on top."""
     asker = _Counting(options.max_tokens)
     cells = Cells(asker, Documents(range(1 << 12), 0), grid)
     for step in (*first_steps(cells, options), *main_steps(cells, options)):
@@ -146,6 +147,10 @@ def duration(expected: Cost, length: int, reused: int, cold: float, warm: float)
     `reused` of them came from the cache."""
     each, token = (warm, max(0.0, cold - warm) / reused) if reused else (0.0, cold / length)
     return each * expected.requests + token * (expected.prompt_tokens - expected.cached_tokens)
+
+
+def cost_words(expected: Cost) -> str:
+    return f"about {expected.requests} requests with {expected.prompt_tokens:,} prompt tokens"
 
 
 def _common(a: Sequence[Unit], b: Sequence[Unit]) -> int:

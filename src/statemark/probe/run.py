@@ -15,7 +15,7 @@ from statemark.probe.bench import Bench, Cost
 from statemark.probe.cells import TAIL, Cells
 from statemark.probe.documents import Documents, Unit, word_pool
 from statemark.probe.judge import FOREIGN, Observation, Scale, Verdict, contaminated, judge, suspects
-from statemark.probe.plan import Options, Step, duration, first_steps, grid_of, main_steps
+from statemark.probe.plan import Options, Step, cost_words, duration, estimate, first_steps, grid_of, main_steps
 
 Progress = Callable[[str, int, int], None]
 
@@ -101,7 +101,8 @@ def _observation(data: dict[str, Any]) -> Observation:
 
 
 class Probe:
-    """`own`: the operator's document as text or token ids. `tell` is given a line once the speed is known."""
+    """`own`: the operator's document as text or token ids. `tell` is given a line once blocks and speed are known.
+    `expected`: the cost before they are, for the progress shown until then."""
 
     def __init__(
         self,
@@ -121,6 +122,7 @@ class Probe:
         self.observations: list[Observation] = []
         self.notes: list[str] = []
         self.abilities: dict[str, str] = {}
+        self._speed = (1, 0, 0.0, 0.0)  # as `duration` takes it
         self.scale = Scale()
 
     async def run(self) -> Result:
@@ -134,6 +136,9 @@ class Probe:
             await self._steps(first_steps(cells, self.options))
             grid = grid_of(self.observations)
             cells.grid = grid or 1
+            self.expected = await estimate(self.options, cells.grid)
+            self.expected.seconds = duration(self.expected, *self._speed)
+            self.tell(f"{cost_words(self.expected)} in all, about {self.expected.seconds:.0f} s")
             if grid is None:
                 self.notes.append(f"no prompt of up to {self.options.limit:,} tokens was reused when asked again")
             self.scale = self.memory.scale or self.memory.keep_scale(await cells.scale(self.options.limit))
@@ -171,11 +176,9 @@ class Probe:
         """Can a request be answered as if nobody had asked before? Also learns where cached tokens are told."""
         units = cells.documents.fresh("isolation", self.options.limit)
         first = await self.bench.ask(units, "isolation one")
-        cold_seconds = self.bench.cost.seconds
+        times = [self.bench.cost.seconds]
         again = await self.bench.ask(units, "isolation one")
-        warm_seconds = self.bench.cost.seconds - cold_seconds
-        self.expected.seconds = duration(self.expected, len(units), again.cached or 0, cold_seconds, warm_seconds)
-        self.tell(f"about {self.expected.seconds:.0f} s at the speed of the first two")
+        times.append(self.bench.cost.seconds)
         told = "usage"
         if again.cached is None:
             told = self.bench.counting = "metrics"
@@ -193,6 +196,8 @@ class Probe:
             return False
         other = await self.bench.ask(units, "isolation two", cache=False)
         shared = bool(other.cached)
+        # The very first answer may have waited for what a server sets up once: cold is the third.
+        self._speed = (len(units), again.cached or 0, self.bench.cost.seconds - times[1], times[1] - times[0])
         self.observations.append(
             Observation(
                 cell="salt", label=f"{len(units):,} tokens", prompt=len(units), cached=other.cached,
