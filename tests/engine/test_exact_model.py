@@ -131,6 +131,16 @@ class DropsSideRows(DamagesMarks):
         state[:, recurrent : recurrent + conv] = 0
 
 
+class DropsWaitingTokens(DamagesMarks):
+    """Tokens that have not entered the state yet don't travel with it."""
+
+    def damage(self, slot):
+        per_layer = self.model.spec.slot_floats // self.model.spec.num_recurrent_layers
+        conv = 3 * (2 * SHAPE.key_heads + SHAPE.value_heads) * SHAPE.recurrent_dim
+        recurrent = SHAPE.value_heads * SHAPE.recurrent_dim**2
+        self.arena.slot(slot).reshape(-1, per_layer)[:, recurrent + conv :] = 0
+
+
 class OtherState(DamagesMarks):
     def damage(self, slot):
         self.arena.slot(slot)[:] = self.arena.slot((slot + 1) % 8)
@@ -150,7 +160,9 @@ class MixesMates(Blind):
         return super().logits(rows) * np.float32(1 + 1e-6 * (len(rows) - 1))
 
 
-@pytest.mark.parametrize("fault", [ResetsState, DropsSideRows, OtherState, SkipsPageHead, MixesMates])
+@pytest.mark.parametrize(
+    "fault", [ResetsState, DropsSideRows, DropsWaitingTokens, OtherState, SkipsPageHead, MixesMates]
+)
 def test_the_property_notices(world, fault):
     made = []
 

@@ -15,6 +15,7 @@ F32 = NDArray[np.float32]
 ISAS = available_isas()
 HASH_STEP = 0x9E3779B97F4A7C15
 MASK = (1 << 64) - 1
+WAITING = 7  # tokens that may wait beside a recurrent state
 
 
 @cache
@@ -141,6 +142,24 @@ class GdnShape:
     @property
     def slot_floats(self) -> int:
         return self.slot_offset + self.layer.slot_floats
+
+    @property
+    def state_shape(self) -> tuple[int, int, int]:
+        return self.value_heads, self.key_dim, self.value_dim
+
+    def whole_state(self, held: F32) -> NDArray[np.float64]:
+        """The state [value_heads, key_dim, value_dim] of a layer's part of a slot, with the tokens that wait in it."""
+        wide, sizes = held.astype(np.float64), (self.key_heads, self.value_heads)
+        ends = np.cumsum([np.prod(self.state_shape), (self.conv_width - 1) * self.conv_dim,
+                          WAITING * self.key_heads * self.key_dim, WAITING * self.out_cols])  # fmt: skip
+        state, _, keys, deltas, decays = np.split(wide, ends)
+        state = state.reshape(self.state_shape)
+        keys = np.repeat(keys.reshape(WAITING, self.key_heads, -1), sizes[1] // sizes[0], axis=1)
+        deltas, decays = deltas.reshape(WAITING, self.value_heads, -1), decays.reshape(WAITING, self.value_heads)
+        for key, delta, decay in zip(keys, deltas, decays, strict=True):
+            if decay.any():  # a row of zeros is no token
+                state = state * decay[:, None, None] + key[:, :, None] * delta[:, None, :]
+        return state
 
     def arena(self, slots: int) -> Arena:
         return Arena(4096, 16, "float32", slots, self.slot_floats, self.index + 1)

@@ -74,15 +74,15 @@ def same(a: tuple[F32, list[int]], b: tuple[F32, list[int]]) -> bool:
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_outputs_and_state_agree_with_float64(isa: str, shape: GdnShape) -> None:
-    world = World(shape, isa, 150)  # more than one block of 128 tokens
+    world = World(shape, isa, 150)  # more than two runs of 64 tokens, and six that wait
     out = world.run(0, 150)
     expected, state = float64.gated_delta_net(shape, world.proj)
     scale = np.abs(expected).max()
     assert np.abs(out - expected).max() <= 2e-5 * scale
     held = world.state(0)[0]
-    assert np.abs(held[: state.size] - state.reshape(-1)).max() <= 1e-5 * np.abs(state).max()
+    assert np.abs(shape.whole_state(held) - state).max() <= 1e-5 * np.abs(state).max()
     window = world.proj[150 - shape.conv_width + 1 :, : shape.conv_dim]
-    assert np.array_equal(held[state.size :], window.reshape(-1))
+    assert np.array_equal(held[state.size :][: window.size], window.reshape(-1))
     assert world.state(0)[1] == [150, rolled(SEED + 1, world.tokens)]
 
 
@@ -114,8 +114,8 @@ def test_one_token_at_a_time_in_place_equals_one_run(isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_blocks_of_128_tokens_leave_no_seam(isa: str) -> None:
-    marks = [(1, 5), (127, 6), (128, 7), (129, 8), (256, 9), (300, 10)]
+def test_runs_of_64_tokens_and_folds_of_8_leave_no_seam(isa: str) -> None:
+    marks = [(1, 5), (127, 6), (128, 7), (129, 8), (256, 9), (300, 10)]  # at, before and after the ends of both
     whole, other = World(SHAPES[0], isa, 300), World(SHAPES[0], isa, 300, threads=2)
     expected = whole.run(0, 300, marks=marks)
     got = [other.run(0, 100), other.run(100, 150, marks=[(27, 6), (28, 7), (29, 8)]), other.run(250, 50)]
@@ -126,7 +126,23 @@ def test_blocks_of_128_tokens_leave_no_seam(isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("offset", [1, 2, 3, 17, 39, 40])
+def test_a_state_stands_still_until_eight_tokens_wait(isa: str) -> None:
+    world = World(SHAPES[2], isa, 40)
+    elems = int(np.prod(world.shape.state_shape))
+    waiting = elems + (world.shape.conv_width - 1) * world.shape.conv_dim
+    world.run(0, 8)
+    held = world.state(0)[0]
+    assert not held[waiting:].any()
+    world.run(8, 7)
+    assert np.array_equal(world.state(0)[0][:elems], held[:elems])
+    assert world.state(0)[0][waiting:].all()
+    world.run(15, 1)
+    assert not np.array_equal(world.state(0)[0][:elems], held[:elems])
+    assert not world.state(0)[0][waiting:].any()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("offset", [1, 2, 3, 17, 24, 39, 40])
 def test_a_mark_equals_the_state_after_a_run_of_that_many_tokens(isa: str, offset: int) -> None:
     marked, short = World(SHAPES[2], isa, 40), World(SHAPES[2], isa, 40)
     marked.run(0, 40, marks=[(offset, 3), (offset, 4)])

@@ -61,6 +61,7 @@ def test_sizes(tmp_path: Path, name: str) -> None:
         keys = raw["linear_num_key_heads"] * raw["linear_key_head_dim"]
         values = raw["linear_num_value_heads"] * raw["linear_value_head_dim"]
         state = values * raw["linear_key_head_dim"] + (raw["linear_conv_kernel_dim"] - 1) * (2 * keys + values)
+        state += 7 * (keys + values + raw["linear_num_value_heads"])  # tokens that wait: keys, deltas, decays
         assert 0 <= spec.slot_floats // spec.num_recurrent_layers - state < 16
     else:
         assert spec.slot_floats == 0

@@ -200,7 +200,8 @@ def test_gated_delta_net_is_its_recurrence() -> None:
             np.testing.assert_allclose(out[i, 16 * h : 16 * h + 16], o, rtol=1e-4, atol=1e-5)
     slot = arena.slot(0)[3 : 3 + gdn.slot_floats]
     np.testing.assert_allclose(slot[:256].reshape(2, 8, 16), state, rtol=1e-4, atol=1e-6)
-    np.testing.assert_array_equal(slot[256:].reshape(2, 48), proj[-2:, :48])  # raw, oldest first
+    np.testing.assert_array_equal(slot[256:352].reshape(2, 48), proj[-2:, :48])  # raw, oldest first
+    assert not slot[352:].any()  # no token waits
     assert not arena.slot(0)[:3].any()
     assert not arena.slot(0)[3 + gdn.slot_floats :].any()
     assert not arena.slot(1).any()

@@ -140,8 +140,8 @@ class Bench:
             proj, out = self._uniform(tokens, 4 * width + 2 * GDN_HEADS), np.empty((tokens, width), np.float32)
             arena = Arena(64, 1, "float32", 1, layer.slot_floats, 1)
             batch = fresh_batch(tokens, 0)
-            # per element of the state: two for k.S, one for the decay, two for the update, two for q.S
-            flops = 7.0 * tokens * width * GDN_DIM
+            # per element of the state: two each for k.S, q.S and the update
+            flops = 6.0 * tokens * width * GDN_DIM
             state_bytes = 8.0 * layer.slot_floats
             self.add(
                 "gated_delta_net",

@@ -125,7 +125,8 @@ class Runtime:
                 else arena.slot(int(batch.state_in[s]))[here].copy()
             )
             state = memory[:state_elems].reshape(gdn.value_heads, gdn.key_dim, gdn.value_dim)
-            window = memory[state_elems:].reshape(gdn.conv_width - 1, gdn.conv_dim)
+            window_elems = (gdn.conv_width - 1) * gdn.conv_dim
+            window = memory[state_elems : state_elems + window_elems].reshape(-1, gdn.conv_dim)
             keep = [(int(offset), int(slot)) for q, offset, slot in batch.marks if q == s]
             keep.append((end - row, int(batch.state_out[s])))
             for t in range(row, end):

@@ -20,6 +20,7 @@ DType = Literal["bfloat16", "float32"]
 Packing = Literal["bfloat16", "float32", "int8", "int4"]
 
 PAGE = 16
+WAITING = 7  # tokens of a Gated DeltaNet that may wait beside a state (csrc/delta.inl); here all enter at once
 PANEL = 32
 _MASK64 = (1 << 64) - 1
 _HASH_STEP = 0x9E3779B97F4A7C15
@@ -256,7 +257,8 @@ class GatedDeltaNet:
         self.key_heads, self.value_heads, self.key_dim, self.value_dim = key_heads, value_heads, key_dim, value_dim
         self.conv_weight, self.a_log, self.dt_bias, self.norm_weight = conv_weight, a_log, dt_bias, norm_weight
         self.conv_dim = 2 * key_heads * key_dim + value_heads * value_dim
-        self.slot_floats = value_heads * key_dim * value_dim + (conv_width - 1) * self.conv_dim
+        waiting = WAITING * (key_heads * key_dim + value_heads * (value_dim + 1))
+        self.slot_floats = value_heads * key_dim * value_dim + (conv_width - 1) * self.conv_dim + waiting
         _need(value_heads % key_heads == 0, f"value_heads {value_heads} is no multiple of key_heads {key_heads}")
         _need(key_dim % 8 == 0 and value_dim % 8 == 0, f"dims must be multiples of 8, got {key_dim} and {value_dim}")
         _need(conv_weight.shape == (self.conv_dim, conv_width), f"conv_weight has shape {conv_weight.shape}")

@@ -29,7 +29,7 @@ _Stage = Callable[[int, int], None] | None
 DTYPES = ("auto", "bfloat16", "float32")
 
 # Part of every fingerprint: raise it when packed weights, states or their arithmetic change meaning.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 def load_model(

@@ -29,7 +29,7 @@ from statemark.models.layers import (
     SwigluMlp,
     rope_frequencies,
 )
-from statemark.models.spec import PAGE_TOKENS, ModelSpec
+from statemark.models.spec import PAGE_TOKENS, WAITING_TOKENS, ModelSpec
 from statemark.models.weights import Weights
 from statemark.models.workspace import Workspace
 
@@ -59,6 +59,8 @@ class Sizes:
     def of(cls, c: TextConfig) -> Sizes:
         values = c.linear_num_value_heads * c.linear_value_head_dim
         state = values * c.linear_key_head_dim + (c.linear_conv_kernel_dim - 1) * c.conv_dim
+        keys = c.linear_num_key_heads * c.linear_key_head_dim
+        state += WAITING_TOKENS * (keys + values + c.linear_num_value_heads)
         return cls(
             qkv=2 * (c.num_attention_heads + c.num_key_value_heads) * c.head_dim,
             attention=c.num_attention_heads * c.head_dim,

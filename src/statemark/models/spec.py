@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 PAGE_TOKENS = 16
+# Tokens of a recurrent layer that may wait beside its state: kernels/csrc/delta.inl.
+WAITING_TOKENS = 7
 
 
 @dataclass(frozen=True, kw_only=True)

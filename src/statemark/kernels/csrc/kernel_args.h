@@ -11,6 +11,9 @@ namespace statemark {
 
 constexpr int kPanel = 32;  // output columns of a weight panel: two AVX-512 or four AVX2 vectors
 constexpr int kPage = 16;   // tokens in a page of keys and values
+// Tokens of a Gated DeltaNet that enter a state together (delta.inl), and how many of them may wait beside it. More would
+// read the state less often, but every mark holds those that wait: 10 % of the state for heads of 128.
+constexpr int kFold = 8, kWaiting = kFold - 1;
 
 enum class Packing { kFloat32, kBfloat16, kInt8, kInt4 };
 

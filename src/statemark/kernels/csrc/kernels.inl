@@ -15,6 +15,7 @@
 #endif
 #include "linear_int.inl"
 #include "sampling.inl"
+#include "delta.inl"
 #include "gdn.inl"
 #include "attend.inl"
 #include "attention.inl"

@@ -107,7 +107,12 @@ struct GatedDeltaNet {
                 int64_t value_dim, int64_t conv_width, float eps, const float* conv_weight, const float* a_log,
                 const float* dt_bias, const float* norm_weight);
   int64_t proj_cols() const { return conv_dim + value_heads * value_dim + 2 * value_heads; }
-  int64_t slot_floats() const { return value_heads * key_dim * value_dim + (conv_width - 1) * conv_dim; }
+  // States [value_heads][key_dim][value_dim]; the convolution's window [conv_width - 1][conv_dim]; tokens that wait:
+  // keys [kWaiting][key_heads][key_dim], deltas [kWaiting][value_heads][value_dim], decays [kWaiting][value_heads].
+  int64_t slot_floats() const {
+    return value_heads * key_dim * value_dim + (conv_width - 1) * conv_dim +
+           kWaiting * (key_heads * key_dim + value_heads * (value_dim + 1));
+  }
 
   int64_t index, slot_offset, key_heads, value_heads, key_dim, value_dim, conv_width, conv_dim;
   float eps;

@@ -141,20 +141,20 @@ struct Vec {
   static F from_int(I a) { return _mm512_cvtepi32_ps(a); }
 #endif
 
+  // Both: lane i with lane i + 8, then + 4, + 2, + 1.
   static float sum(F v) {
-    alignas(64) float x[kWidth];
-    store(x, v);
-    for (int step = 8; step > 0; step /= 2)
-      for (int i = 0; i < step; ++i) x[i] = x[i] + x[i + step];
-    return x[0];
+    const __m256 a = _mm256_add_ps(_mm512_castps512_ps256(v), upper(v));
+    const __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
   }
   static float largest(F v) {
-    alignas(64) float x[kWidth];
-    store(x, v);
-    for (int step = 8; step > 0; step /= 2)
-      for (int i = 0; i < step; ++i) x[i] = x[i] > x[i + step] ? x[i] : x[i + step];
-    return x[0];
+    const __m256 a = _mm256_max_ps(_mm512_castps512_ps256(v), upper(v));
+    const __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    const __m128 c = _mm_max_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_max_ss(c, _mm_movehdup_ps(c)));
   }
+  static __m256 upper(F v) { return _mm256_castsi256_ps(_mm512_extracti64x4_epi64(bits(v), 1)); }
 };
 
 }  // namespace
