@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from statemark.cache import digest, index, manager, plan, value
+from statemark.cache import digest, index, plan, value
 from statemark.cache.manager import CacheManager
 from statemark.errors import IntegrityError
 from tests.cache.asking import Asking, few_marks, join, text

@@ -36,7 +36,7 @@ class Arrivals:
     @property
     def at(self) -> float | None:
         """When the next one is in the queue; None after the last, or while all who send have one open."""
-        if self._next is None or self._senders is not None and not self._senders:
+        if self._next is None or (self._senders is not None and not self._senders):
             return None
         return (self._next.at / self._speed if self._senders is None else self._senders[0]) + self._begin
 
