@@ -26,6 +26,8 @@ from typing import Any, NamedTuple
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from statemark.bench.machine import machine_facts
+
 _GROWTH = 1.1
 _FULL = 0.9  # of the cache: what makes room frees more than it needs
 
@@ -140,7 +142,8 @@ async def soak(url: str, pid: int, streams: int, seconds: float, seed: int) -> d
         await asyncio.gather(clock(), watch(client), *(user(client, number) for number in range(streams)))
     counts = {"whole": whole, "lost": lost.total(), "lost_because": dict(lost)}
     counts |= {"sent_again": again, "longest_standstill_seconds": round(suspended, 1)}
-    return {"streams": streams, "seconds": seconds, **counts, **judged(samples), "rss_bytes": _every(samples, 20)}
+    found = {"streams": streams, "seconds": seconds, **counts, **judged(samples), "rss_bytes": _every(samples, 20)}
+    return found | {"machine": machine_facts()}
 
 
 def _every(samples: Sequence[Sample], count: int) -> list[int]:

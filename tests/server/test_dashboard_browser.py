@@ -120,11 +120,20 @@ def test_latencies_are_percentiles(page: Page, script: ScriptedModel) -> None:
     for name in ("first", "gap"):
         page.until(lambda name=name: "P99" in page.one(f"#{name}-note").text)
         assert page.one(f"#{name}").text != "–"
-        assert page.one(f"#{name}-unit").text in ("ms", "s")
+        assert page.one(f"#{name}-unit").text in ("ms P50", "s P50")
     counts = "[[0.1, 0], [0.2, 50], [0.4, 90], [null, 100]]"
     for share, seconds in ((0.5, 0.2), (0.7, 0.3), (0.9, 0.4), (0.99, 0.4)):
         assert page.browser.execute_script(f"return quantile({counts}, {share})") == pytest.approx(seconds)
     assert page.browser.execute_script("return quantile([[0.1, 0], [null, 0]], 0.5)") is None
+
+
+def test_rates_are_over_a_second_at_least(page: Page) -> None:
+    """A turned screen or an answer's end asks for figures out of turn; a rate over a moment is noise."""
+    page.until(lambda: page.browser.execute_script("return samples.length") == 2)
+    page.browser.execute_async_script("const done = arguments[0]; refresh().then(refresh).then(refresh).then(done)")
+    page.until(lambda: page.browser.execute_script("return samples.length") > 2)
+    gaps = page.browser.execute_script("return samples.slice(1).map((s, i) => s.at - samples[i].at)")
+    assert min(gaps) >= 1
 
 
 def test_a_refused_message_is_told_and_not_kept(page: Page, script: ScriptedModel) -> None:
