@@ -91,11 +91,11 @@ class ToyExecutor:
             if self.check_stamps and np.any(self._stamps[chunk.state_in] != expected):
                 raise IntegrityError(f"slot {chunk.state_in} does not hold the state after {chunk.start} tokens")
         stamp = chunk.stamp
-        marks = {offset: slot for offset, slot, _ in chunk.marks}
+        marks = dict(chunk.copies)
         seen = 0
         for p in range(chunk.start):
             seen = mix(seen, int(self.pages[chunk.pages[p // PAGE_TOKENS], p % PAGE_TOKENS]))
-        tokens = chunk.seq.tokens[chunk.start : chunk.end]
+        tokens = chunk.tokens
         for i, token in enumerate(tokens):
             p = chunk.start + i
             state = mix(state, int(token))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from statemark import ConfigurationError, InvalidRequestError, SamplingParams
 from statemark.engine.outputs import TextDelta
+from statemark.engine.params import Structure
 from tests.engine.chat_templates import REASONING
 from tests.engine.conftest import load
 
@@ -15,6 +18,21 @@ GREEDY = SamplingParams(temperature=0, max_tokens=6)
 
 def user(text: str) -> dict:
     return {"role": "user", "content": text}
+
+
+# --- drafts -----------------------------------------------------------------------------------------------------
+
+
+def test_drafts_change_the_number_of_steps_and_no_bit_also_under_a_grammar(folder) -> None:
+    structured = SamplingParams(max_tokens=60, logprobs=20, seed=3, structure=Structure("regex", "(to be or not ){8}"))
+    params = [structured, replace(structured, temperature=0.0), SamplingParams(max_tokens=60, logprobs=20, seed=4)]
+    digests, steps = [], []
+    for drafts in (0, 4):
+        llm = load(folder, num_speculative_tokens=drafts)
+        digests.append([llm.generate("some words", p)[0].digest() for p in params])
+        steps.append(llm.stats()["steps"])
+    assert digests[0] == digests[1]
+    assert steps[1] < steps[0]
 
 
 # --- the cache --------------------------------------------------------------------------------------------------

@@ -54,6 +54,7 @@ class Lease:
     continues: Head | None = None  # the conversation's last request, superseded once this one's prompt end is a mark
     shared_pages: int = 0  # that many of `pages` are the index's
     last_mark: int = 0  # where its newest mark lies: what the next one would save begins there
+    spare: int | None = None  # a second slot, while tokens are drafted
     refused: list[int] = field(default_factory=list)  # planned marks that got no slot and whose pages are not filed yet
     closed: bool = field(default=False, repr=False)
 
@@ -157,6 +158,11 @@ class CacheManager:
             lease.pages.append(page)
         return True
 
+    def drop_spare(self, lease: Lease | None) -> None:
+        if lease is not None and lease.spare is not None:
+            self.budget.slots.drop(lease.spare)
+            lease.spare = None
+
     def started(self, lease: Lease) -> None:
         """The first step has read the source mark and copied its page: neither is needed any more."""
         if lease.source is not None:
@@ -184,6 +190,7 @@ class CacheManager:
         self.started(lease)
         self.budget.pages.drop_all(lease.pages)
         lease.pages.clear()
+        self.drop_spare(lease)
 
     # --- marks ----------------------------------------------------------------------------------------------
 
@@ -385,6 +392,7 @@ class CacheManager:
         sources = Counter(lease.source.digest for lease in leases if lease.source is not None)
         pages = [lease.pages for lease in leases]
         slots = [lease.slot for lease in leases] + (pending_slots or [])
+        slots += [lease.spare for lease in leases if lease.spare is not None]
         if self.disk is not None:
             sources += self.disk.pins()
             lent_pages, lent_slots = self.disk.lent()

@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from statemark.engine.drafts import MOST_DRAFTS
+
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:i?B)?|B)?\s*", re.IGNORECASE)
 _POWER = {None: 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
@@ -46,6 +48,7 @@ class EngineOptions:
     max_model_len: int | None
     max_num_seqs: int | None
     max_num_batched_tokens: int | None
+    num_speculative_tokens: int | None
     prefix_caching: bool
 
     def engine_arguments(self) -> dict[str, Any]:
@@ -62,6 +65,7 @@ class EngineOptions:
             "max_model_len": self.max_model_len,
             "max_num_seqs": self.max_num_seqs,
             "max_num_batched_tokens": self.max_num_batched_tokens,
+            "num_speculative_tokens": self.num_speculative_tokens,
         }
         return {name: value for name, value in given.items() if value is not None}
 
@@ -93,6 +97,11 @@ _ENGINE_FLAGS: list[Decorator] = [
     click.option("--max-model-len", type=click.IntRange(min=2), help="Longest prompt plus answer, in tokens."),
     click.option("--max-num-seqs", type=click.IntRange(min=1), help="Sequences that run at once."),
     click.option("--max-num-batched-tokens", type=click.IntRange(min=1), help="Tokens in one engine step."),
+    click.option(
+        "--num-speculative-tokens",
+        type=click.IntRange(0, MOST_DRAFTS),
+        help="Guess tokens from the text so far, check them in one step.  [default: 4; 0 is off]",
+    ),
     click.option(
         "--prefix-caching/--no-prefix-caching", default=True, help="Reuse computed prefixes; never changes an answer."
     ),

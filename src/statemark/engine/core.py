@@ -11,22 +11,29 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from collections import Counter
 from typing import Any
+
+import numpy as np
 
 from statemark.cache import Budget, CacheManager
 from statemark.engine.disk import DiskOptions, open_tier
+from statemark.engine.drafts import DraftPace
 from statemark.engine.executor import Executor
-from statemark.engine.limits import fit_length
+from statemark.engine.limits import check_options, check_request, fit_length
 from statemark.engine.request import EngineRequest, StepOutput, TokenLogprobs
-from statemark.engine.sampler import Sampler, SamplerState
+from statemark.engine.sampler import SampledToken, Sampler, SamplerState
 from statemark.engine.scheduler import Scheduler
 from statemark.engine.sequence import Chunk, Sequence, StepPlan
-from statemark.errors import ConfigurationError, IntegrityError, InvalidRequestError, PromptTooLongError
+from statemark.errors import IntegrityError, InvalidRequestError
 
 logger = logging.getLogger(__name__)
 
 _MAX_FAILURES = 2  # steps that a sequence may fail in company before it is given up
 _PROMPT_ROWS = 64  # prompt rows whose logits are held at once
+# Rows of a step, newest tokens and drafts together, up to which drafts are added: with more, a step costs about as much
+# more as it has rows more, and a wrong draft is paid for in full.
+_DRAFT_ROWS = 8
 
 
 class Engine:
@@ -34,7 +41,8 @@ class Engine:
 
     `max_num_batched_tokens`: tokens computed in a step, at least `max_num_seqs`. `cache_bytes`: pages and states of
     running sequences and of the prefix cache together. `max_model_len` None means what model and cache can hold.
-    `disk`: where marks are kept beyond memory and this process.
+    `disk`: where marks are kept beyond memory and this process. `num_speculative_tokens`: tokens drafted for a request
+    in a step at most (drafts.py); 0 turns drafting off.
     """
 
     def __init__(
@@ -48,19 +56,9 @@ class Engine:
         enable_prefix_caching: bool = True,
         max_model_len: int | None = None,
         disk: DiskOptions | None = None,
+        num_speculative_tokens: int = 0,
     ) -> None:
-        for name, value in (
-            ("max_num_batched_tokens", max_num_batched_tokens),
-            ("max_num_seqs", max_num_seqs),
-            ("cache_memory", cache_bytes),
-        ):
-            if value < 1:
-                raise ConfigurationError(f"{name} must be at least 1, got {value}", hint=f"give a positive {name}")
-        if max_num_batched_tokens < max_num_seqs:
-            raise ConfigurationError(
-                f"max_num_batched_tokens {max_num_batched_tokens} is below max_num_seqs {max_num_seqs}",
-                hint="every running request takes at least one token a step: raise the first or lower the second",
-            )
+        check_options(max_num_batched_tokens, max_num_seqs, cache_bytes, num_speculative_tokens)
         self.executor = executor
         self.max_num_seqs = max_num_seqs
         self.notices: list[str] = []
@@ -80,7 +78,9 @@ class Engine:
             executor.stamps,
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_seqs=max_num_seqs,
+            max_draft_rows=max(_DRAFT_ROWS, 1 + num_speculative_tokens),
         )
+        self._drafts = num_speculative_tokens
         self._sampler = sampler
         self._live: dict[str, dict[int, Sequence]] = {}
         self._later: dict[str, list[Sequence]] = {}  # choices that wait for the first one's prefill
@@ -89,12 +89,15 @@ class Engine:
         self.steps = 0
         self.tokens_computed = 0
         self.tokens_cached = 0
+        self._counters: Counter[str] = Counter(drafts=0, draft_tokens=0, draft_tokens_accepted=0)
 
     # --- requests -------------------------------------------------------------------------------------------
 
     def add_request(self, request: EngineRequest) -> None:
         """Queue a request. Raises InvalidRequestError, with the numbers, for one that can't be served."""
-        self._check(request)
+        if request.request_id in self._live:
+            raise InvalidRequestError(f"request id {request.request_id!r} is in use", param="request_id")
+        check_request(request, self.executor.vocab_size, self.max_model_len)
         params = request.params
         seed = params.seed if params.seed is not None else secrets.randbits(63)
         limit = self.max_model_len
@@ -110,7 +113,8 @@ class Engine:
                 choice_index=index,
                 matching=None if request.constraint is None else request.constraint.start(request.free_until),
             )
-            seqs.append(Sequence(request, index, self._arrivals, limit, state))
+            pace = DraftPace(self._drafts) if self._drafts else None
+            seqs.append(Sequence(request, index, self._arrivals, limit, state, pace))
             self._arrivals += 1
         self._live[request.request_id] = {s.index: s for s in seqs}
         if len(seqs) > 1:
@@ -148,6 +152,7 @@ class Engine:
             "marks": len(self.cache.index),
             "page_bytes": budget.pages.item_bytes,
             "slot_bytes": budget.slots.item_bytes,
+            **self._counters,
             **self.scheduler.counters,
             **self.cache.counters,
             **(self.disk.stats() if self.disk is not None else {}),
@@ -177,7 +182,7 @@ class Engine:
         if self.disk is not None:
             self.disk.pace.step(plan.tokens, len(plan.chunks), time.perf_counter() - begun)
         self.steps += 1
-        self.tokens_computed += plan.tokens
+        self.tokens_computed += plan.tokens - plan.drafts
         outputs: list[StepOutput] = []
         ready: list[tuple[Chunk, int]] = []
         row = 0
@@ -188,10 +193,10 @@ class Engine:
                 outputs += self._fail(chunk.seq, error)
             else:
                 if chunk.samples:
-                    ready.append((chunk, row + chunk.count - 1))
+                    ready.append((chunk, row + chunk.known - chunk.start - 1))
             row += chunk.count
         if ready:
-            outputs += self._sample([c.seq for c, _ in ready], [r for _, r in ready])
+            outputs += self._sample(ready)
         if self.disk is not None and not self.has_work():
             self.disk.idle()
         return outputs
@@ -211,8 +216,8 @@ class Engine:
         finally:
             for _, slot, _ in pending:
                 self.cache.drop_slot(slot)
-        lease.advance(seq.tokens, chunk.end)
-        seq.computed = chunk.end
+        lease.advance(seq.tokens, chunk.known)
+        seq.computed = chunk.known
         if seq.request.params.prompt_logprobs is not None and seq.index == 0:
             self._keep_prompt_logprobs(chunk, row)
 
@@ -227,33 +232,67 @@ class Engine:
             targets = seq.tokens[start + 1 : stop + 1]
             kept.extend(self._sampler.prompt_logprobs(logits, targets, seq.request.params.prompt_logprobs or 0))
 
-    def _sample(self, seqs: list[Sequence], rows: list[int]) -> list[StepOutput]:
-        sampled = self._sampler.sample(self.executor.logits(rows), [s.sampler for s in seqs])
-        outputs = []
-        for seq, choice in zip(seqs, sampled, strict=True):
-            if choice.error is not None:
-                outputs += self._fail(seq, RuntimeError(choice.error))
-                continue
-            first = seq.generated == 0
-            seq.failures = 0
-            seq.append(choice.token_id)
-            output = self._news(seq)
-            output.new_token_ids = [choice.token_id]
-            output.new_logprobs = [choice.logprobs] if choice.logprobs is not None else None
-            if first:
-                output.lookup = seq.explanation
-                output.prompt_logprobs = self._prompt_logprobs.pop(seq.request.request_id, None)
-                if seq.request.params.prompt_logprobs is not None and output.prompt_logprobs is None and not seq.index:
-                    output.prompt_logprobs = [None]  # a prompt of one token has nothing to predict
-                if seq.index == 0:
-                    self.tokens_cached += seq.cached or 0
-            output.finish_reason, output.stop_token_id = self._reason(seq, choice.token_id)
-            if first and seq.index == 0:
-                self.scheduler.add_first(self._later.pop(seq.request.request_id, []))
-            if output.finish_reason is not None:
-                self._end(seq)
-            outputs.append(output)
+    def _sample(self, ready: list[tuple[Chunk, int]]) -> list[StepOutput]:
+        """The next token of each chunk from its row, and one more from each row after it whose draft it equals."""
+        rows = [row + i for chunk, row in ready for i in range(chunk.drafts + 1)]
+        logits = self.executor.logits(rows)
+        news = {chunk.seq: self._news(chunk.seq) for chunk, _ in ready}
+        at = dict(zip(news, np.cumsum([0, *(c.drafts + 1 for c, _ in ready[:-1])]).tolist(), strict=True))
+        going = [chunk for chunk, _ in ready]
+        outputs: list[StepOutput] = []
+        depth = 0
+        while going:
+            seqs = [c.seq for c in going]
+            # Drafts are rare: without them every row is there, in order, and no copy is made.
+            part = logits if len(seqs) == len(logits) else logits[[at[s] + depth for s in seqs]]
+            sampled = self._sampler.sample(part, [s.sampler for s in seqs])
+            on = []
+            for chunk, choice in zip(going, sampled, strict=True):
+                if choice.error is not None:
+                    given = news.pop(chunk.seq)
+                    outputs += [given] if given.new_token_ids else []
+                    outputs += self._fail(chunk.seq, RuntimeError(choice.error))
+                elif self._take(chunk, choice, depth, news[chunk.seq]):
+                    on.append(chunk)
+            going, depth = on, depth + 1
+        for chunk, _ in ready:
+            if (output := news.get(chunk.seq)) is not None:
+                self._settle(chunk, output)
+                outputs.append(output)
         return outputs
+
+    def _take(self, chunk: Chunk, choice: SampledToken, depth: int, output: StepOutput) -> bool:
+        """Append a token; whether the step has computed what comes after it."""
+        seq = chunk.seq
+        right = depth < chunk.drafts and choice.token_id == chunk.tokens[depth - chunk.drafts]
+        chunk.accepted += right
+        seq.append(choice.token_id)
+        output.new_token_ids.append(choice.token_id)
+        if choice.logprobs is not None:
+            output.new_logprobs = [*(output.new_logprobs or ()), choice.logprobs]
+        output.finish_reason, output.stop_token_id = self._reason(seq, choice.token_id)
+        return right and output.finish_reason is None
+
+    def _settle(self, chunk: Chunk, output: StepOutput) -> None:
+        """All tokens of this step are known: the first output's facts, the state to go on from, the end."""
+        seq = chunk.seq
+        first = seq.generated == len(output.new_token_ids)
+        seq.failures = 0
+        if first:
+            output.lookup = seq.explanation
+            output.prompt_logprobs = self._prompt_logprobs.pop(seq.request.request_id, None)
+            if seq.request.params.prompt_logprobs is not None and output.prompt_logprobs is None and not seq.index:
+                output.prompt_logprobs = [None]  # a prompt of one token has nothing to predict
+            if seq.index == 0:
+                self.tokens_cached += seq.cached or 0
+                self.scheduler.add_first(self._later.pop(seq.request.request_id, []))
+        if chunk.drafts:
+            self._counters["drafts"] += 1
+            self._counters["draft_tokens"] += chunk.drafts
+            self._counters["draft_tokens_accepted"] += chunk.accepted
+            seq.settle(chunk)
+        if output.finish_reason is not None:
+            self._end(seq)
 
     def _reason(self, seq: Sequence, token: int) -> tuple[str | None, int | None]:
         params = seq.request.params
@@ -340,31 +379,3 @@ class Engine:
         seq.computed = 0
         seq.cached = None if seq.generated == 0 else seq.cached
         self.scheduler.waiting.appendleft(seq)
-
-    # --- checks ---------------------------------------------------------------------------------------------
-
-    def _check(self, request: EngineRequest) -> None:
-        ids = request.prompt_token_ids
-        if request.request_id in self._live:
-            raise InvalidRequestError(f"request id {request.request_id!r} is in use", param="request_id")
-        if request.adapter:
-            raise InvalidRequestError(
-                f"adapter {request.adapter!r} is not loaded: this engine runs the base model alone", param="adapter"
-            )
-        if not ids:
-            raise InvalidRequestError("the prompt is empty", hint="give at least one token", param="prompt")
-        if len(ids) >= self.max_model_len:
-            hint = "shorten the prompt, or raise max_model_len or cache_memory"
-            raise PromptTooLongError(len(ids), self.max_model_len, hint=hint)
-        low, high = min(ids), max(ids)
-        if low < 0 or high >= self.executor.vocab_size:
-            raise InvalidRequestError(
-                f"token id {low if low < 0 else high} is outside 0 to {self.executor.vocab_size - 1}", param="prompt"
-            )
-        params = request.params
-        for name, given in (("logit_bias", params.logit_bias or ()), ("stop_token_ids", params.stop_token_ids)):
-            bad = [t for t in given if t >= self.executor.vocab_size]
-            if bad:
-                raise InvalidRequestError(
-                    f"{name}: token id {bad[0]} is outside 0 to {self.executor.vocab_size - 1}", param=name
-                )

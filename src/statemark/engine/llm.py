@@ -21,7 +21,7 @@ from statemark.engine.outputs import OutputBuilder, RequestOutput, TextDelta
 from statemark.engine.params import SamplingParams
 from statemark.engine.progress import GenerationProgress
 from statemark.engine.request import EngineRequest
-from statemark.engine.text_engine import Progress, TextEngine, load_text_engine
+from statemark.engine.text_engine import DRAFTS, Progress, TextEngine, load_text_engine
 from statemark.errors import ConfigurationError, InvalidRequestError
 
 Prompt = str | Mapping[str, Any]
@@ -40,6 +40,7 @@ class LLM:
     `model`: a folder, a hub id, or None for the small model that comes along. `seed` makes answers repeatable where
     SamplingParams names no seed of their own. `cache_memory`: bytes for pages and states, or a text like "2GiB".
     `cache_dir`: a directory where computed prefixes outlive the process, of at most `cache_disk` bytes.
+    `num_speculative_tokens`: tokens guessed from the text so far and checked in one step; never changes an answer.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class LLM:
         max_model_len: int | None = None,
         max_num_batched_tokens: int | None = None,
         max_num_seqs: int | None = None,
+        num_speculative_tokens: int = DRAFTS,
         enable_prefix_caching: bool = True,
         cache_memory: int | str = "auto",
         cache_dir: str | Path | None = None,
@@ -72,6 +74,7 @@ class LLM:
             max_model_len=max_model_len,
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_seqs=max_num_seqs,
+            num_speculative_tokens=num_speculative_tokens,
             enable_prefix_caching=enable_prefix_caching,
             cache_memory=cache_memory,
             cache_dir=cache_dir,

@@ -52,12 +52,12 @@ class ModelExecutor:
         counts = np.array([c.count for c in chunks], dtype=np.int32)
         starts = np.array([c.start for c in chunks], dtype=np.int32)
         seq_start = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-        token_ids = np.concatenate([c.seq.tokens[c.start : c.end] for c in chunks])
+        token_ids = np.concatenate([c.tokens for c in chunks])
         positions = np.concatenate([np.arange(c.start, c.end, dtype=np.int32) for c in chunks])
         table = np.zeros((len(chunks), max(len(c.pages) for c in chunks)), dtype=np.int32)
         for row, chunk in zip(table, chunks, strict=True):
             row[: len(chunk.pages)] = chunk.pages
-        marks = [(s, offset, slot) for s, c in enumerate(chunks) for offset, slot, _ in c.marks]
+        marks = [(s, offset, slot) for s, c in enumerate(chunks) for offset, slot in c.copies]
         batch = self._backend.Batch(
             token_ids,
             seq_start,

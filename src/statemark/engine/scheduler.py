@@ -13,6 +13,7 @@ from collections.abc import Callable
 from statemark.cache import PAGE_TOKENS, CacheManager, PrefixChain
 from statemark.cache.explain import explain
 from statemark.cache.manager import Stamps
+from statemark.engine.drafts import look_up
 from statemark.engine.sequence import Chunk, Sequence, StepPlan
 from statemark.errors import IntegrityError
 
@@ -29,14 +30,17 @@ class Scheduler:
         *,
         max_num_batched_tokens: int,
         max_num_seqs: int,
+        max_draft_rows: int = 0,
     ) -> None:
         self.cache = cache
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # in arrival order
         self.counters: Counter[str] = Counter()
+        self.guess = look_up
         self._stamps = stamps
         self._budget = max_num_batched_tokens
         self._max_seqs = max_num_seqs
+        self._draft_rows = max_draft_rows
 
     def add(self, seq: Sequence) -> None:
         """Behind all that wait with its priority or a more urgent one."""
@@ -53,12 +57,18 @@ class Scheduler:
         chunks: list[Chunk] = []
         # A sequence whose last step failed in company runs alone until it has shown which one was at fault.
         alone = next((s for s in self.running if s.failures), None)
+        if self.waiting:
+            for seq in self.running:  # who waits has more use of the slots than drafts have
+                self.cache.drop_spare(seq.lease)
         for seq in list(self.running):
             if not left or not seq.decoding or seq.lease is None or alone not in (None, seq):
                 continue
-            if self._grow_or_preempt(seq):
-                chunks.append(self._chunk(seq, 1))
-                left -= 1
+            count = min(left, seq.length - seq.computed)
+            if self._grow_or_preempt(seq, count):
+                chunks.append(self._chunk(seq, count))
+                left -= count
+        if not self.waiting:
+            left -= self._draft(chunks, min(left, self._draft_rows - len(chunks)))
         for seq in list(self.running):
             if left and not seq.decoding and alone in (None, seq):
                 left -= self._prefill(seq, left, chunks)
@@ -163,9 +173,35 @@ class Scheduler:
             chunks.append(self._chunk(seq, count))
         return count
 
-    def _grow_or_preempt(self, seq: Sequence) -> bool:
-        """Room for one more token of `seq`, from the youngest sequences if it must be; False if `seq` had to go."""
-        while seq.lease is not None and not self.cache.grow(seq.lease, seq.computed + 1):
+    def _draft(self, chunks: list[Chunk], left: int) -> int:
+        """Guesses behind decoding sequences, `left` in all at most; returns how many.
+
+        They push no other sequence out. In the step in which a sequence resumes there are none: its state is read from
+        a mark there, which must stay as it is.
+        """
+        drafted = 0
+        for chunk in chunks:
+            seq, lease = chunk.seq, chunk.seq.lease
+            if lease is None or seq.pace is None or not chunk.samples or chunk.state_in != lease.slot or seq.failures:
+                continue
+            # The step gives a token more than it drafts.
+            wanted = min(seq.pace.wanted(), left - drafted, seq.limit - seq.length - 1)
+            guesses = self.guess(seq.tokens, max(0, wanted))
+            if not len(guesses) or not self.cache.grow(lease, chunk.end + len(guesses)):
+                continue
+            if lease.spare is None:
+                lease.spare = self.cache.take_slot()
+            if lease.spare is not None:
+                seq.draft(guesses)
+                chunk.keep = lease.spare
+                chunk.drafts = len(guesses)
+                chunk.count += chunk.drafts
+                drafted += chunk.drafts
+        return drafted
+
+    def _grow_or_preempt(self, seq: Sequence, count: int) -> bool:
+        """Room for `count` more tokens, from the youngest sequences if it must be; False if `seq` itself had to go."""
+        while seq.lease is not None and not self.cache.grow(seq.lease, seq.computed + count):
             self.preempt(self.running[-1])
         return seq.lease is not None
 

@@ -34,6 +34,8 @@ from statemark.models import (
     resolve_model_folder,
 )
 
+DRAFTS = 4  # tokens guessed for a request in a step: wrong ones cost little while one stream runs
+
 Progress = Callable[[str, int, int], None]
 
 
@@ -149,6 +151,7 @@ def load_text_engine(
     max_model_len: int | None = None,
     max_num_batched_tokens: int | None = None,
     max_num_seqs: int | None = None,
+    num_speculative_tokens: int = DRAFTS,
     enable_prefix_caching: bool = True,
     cache_memory: int | str = "auto",
     cache_dir: str | Path | None = None,
@@ -189,6 +192,7 @@ def load_text_engine(
         enable_prefix_caching=enable_prefix_caching,
         max_model_len=max_model_len,
         disk=disk,
+        num_speculative_tokens=num_speculative_tokens,
         **{name: value for name, value in limits.items() if value is not None},
     )
     return TextEngine(

@@ -53,9 +53,9 @@ class SimulatedExecutor:
         seen = self._states.get(chunk.state_in, (0, _RUBBISH))
         if chunk.state_in >= 0 and seen != (chunk.start, chunk.stamp):
             raise IntegrityError(f"slot {chunk.state_in} holds the state after {seen[0]} tokens, not {chunk.start}")
-        tokens = chunk.seq.tokens[chunk.start : chunk.end]
+        tokens = chunk.tokens
         stamp, done = chunk.stamp, 0
-        for offset, slot, _ in chunk.marks:
+        for offset, slot in chunk.copies:
             stamp, done = roll_stamp(stamp, tokens[done:offset]), offset
             self._states[slot] = (chunk.start + offset, stamp)
         stamp = roll_stamp(stamp, tokens[done:])
