@@ -1,4 +1,4 @@
-"""What an engine can be asked for: options, the length of a sequence, a request; owns the words for what doesn't fit."""
+"""What an engine can be asked for: options, length of a sequence, a request. Owns the words for what doesn't fit."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Endless:
         self._roots: dict[int, Edge] = {}
 
     def lookup(self, request: Request, known: int) -> tuple[int, int]:
-        """(the deepest mark that leaves one of `known` tokens to compute, tokens that some cached text has in common)."""
+        """(the deepest mark that leaves one of `known` tokens to compute, tokens that a cached text begins with)."""
         path: list[Edge] = []
         shared = 0
         children: dict[int, Edge] | None = self._roots

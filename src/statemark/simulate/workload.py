@@ -72,7 +72,7 @@ class Request:
 
 
 def common_prefix(one: Request, one_length: int, other: Request, other_length: int, low: int = 0) -> int:
-    """How many tokens two texts (prompt, then answer, as far as given) begin with alike; `low` are known to."""
+    """How many tokens two texts (prompt, then answer, as far as given) begin with alike; `low` are known to be."""
     high = min(one_length, other_length)
     while low < high:
         middle = (low + high + 1) // 2
