@@ -37,6 +37,7 @@ class StandIn:
     bodies: list[dict] = field(default_factory=list)
     hits: int = 0
     busy: int = 0  # answers of 429 that are still to come
+    breaks_after: int | None = None  # completions, after which every one is answered with 500
     from_visit: int = 2  # a prefix is known from so many requests on that began with it
     cut_after: int | None = None  # events of a stream before it is cut off
     _known: list[tuple[str, list[int]]] = field(default_factory=list)
@@ -60,6 +61,8 @@ class StandIn:
             if self.busy:
                 self.busy -= 1
                 return httpx.Response(429, json={"error": {"message": "full"}}, headers={"retry-after": "0"})
+            if self.breaks_after is not None and len(self.bodies) >= self.breaks_after:
+                return httpx.Response(500, json={"error": {"message": "out of memory"}})
             return self._complete(json.loads(request.content))
         return httpx.Response(404, json={"error": {"message": "no such path"}})
 

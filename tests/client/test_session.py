@@ -162,6 +162,13 @@ def test_an_error_inside_a_stream_is_told():
         Reply().take({"error": {"message": "the server is shutting down"}}, 0.0)
 
 
+@pytest.mark.parametrize(("value", "told"), [("1.0", "statemark-plugin-exact"), ("0.0", "")])
+def test_the_plugin_of_a_vllm_is_told_by_its_metrics(value, told):
+    text = f'# TYPE x gauge\nstatemark_vllm_active{{engine="0",rule="exact",status="active"}} {value}\n'
+    assert run(session(handler=lambda request: httpx.Response(200, text=text)).plugin()) == told
+    assert run(session(StandIn(metrics=False)).plugin()) == ""
+
+
 def test_cached_tokens_from_metrics():
     stand_in = StandIn(usage=False, hits=7)
     assert run(session(stand_in).hits()) == 7.0

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 
 from statemark.cli import main
+from statemark.client import Session
+from statemark.replay.preflight import prove
+from tests.client.stand_in import StandIn
 from tests.server.fake_model import FakeModel
 from tests.server.live_server import running
 
@@ -118,6 +122,15 @@ def test_the_wrong_arm_is_refused_before_anything_is_sent(capsys):
     with running(FakeModel) as server:
         assert replay("--target", server.url, "--expect", "patched") == 2
     assert "not the expected arm" in capsys.readouterr().err
+
+
+def test_a_server_with_no_room_yet_is_asked_again_who_it_is():
+    async def go() -> str:
+        stand_in = StandIn(busy=2)
+        async with Session("http://server", transport=stand_in.transport()) as session:
+            return (await prove(session, None)).name
+
+    assert asyncio.run(go()) == "vLLM 1.2"
 
 
 def test_failures_are_counted_by_kind(capsys, tmp_path):

@@ -13,12 +13,13 @@ import click
 from statemark import __version__
 from statemark.cli.talk import Progress, say
 from statemark.client import Session
-from statemark.errors import ConfigurationError
+from statemark.errors import ConfigurationError, ServerError
 from statemark.probe.bench import Bench
 from statemark.probe.page import draw_page
 from statemark.probe.plan import Options, cost_words, estimate
 from statemark.probe.report import figures, lines
 from statemark.probe.run import Memory, Probe, Result
+from statemark.words import counted
 
 _EXAMPLES = """\b
 Examples:
@@ -109,6 +110,10 @@ def command(
                 result = await Probe(
                     bench, options, expected, own=own, memory=memory, progress=progress, tell=say
                 ).run()
+            except ServerError:
+                if resume is not None:
+                    say(f"{counted(len(memory.cells), 'cell')} kept in {resume}: the same command goes on from there")
+                raise
             finally:
                 progress.clear()
                 memory.close()

@@ -19,6 +19,7 @@ from statemark.errors import ServerError
 _TRIES = 6  # of a request that the server has no room for
 _LONGEST_WAIT = 20.0  # seconds between them, whatever the server asks for
 _METRIC = re.compile(r"^(?:vllm:prefix_cache_hits_total|sglang:cached_tokens_total)(?:\{[^}]*\})?\s+([0-9.eE+]+)", re.M)
+_PLUGIN = re.compile(r'^statemark_vllm_active\{[^}]*rule="(\w+)"[^}]*\}\s+1(?:\.0)?$', re.M)
 
 
 class Session:
@@ -88,6 +89,15 @@ class Session:
             return None
         found = _METRIC.findall(response.text)
         return sum(map(float, found)) if found else None
+
+    async def plugin(self) -> str:
+        """How Statemark's plugin cuts prompts in a vLLM, as its metrics say after the first request; "" without it."""
+        try:
+            response = await self._send("GET", "/metrics")
+        except ServerError:
+            return ""
+        found = _PLUGIN.search(response.text)
+        return f"statemark-plugin-{found[1]}" if found else ""
 
     async def ask(self, ask: Ask) -> Reply:
         """The whole answer; waits and tries again where the server is full."""

@@ -24,12 +24,13 @@ class Arm:
         return asdict(self)
 
 
-async def prove(session: Session, model: str | None, ids: list[int] | None = None) -> Arm:
+async def prove(session: Session, model: str | None) -> Arm:
     """Who answers at this session's address. ServerError where nobody does."""
     target = await session.find(model)
-    reply = await session.read(Ask(prompt=ids or "Which server is this?", max_tokens=4, salt="preflight"))
+    reply = await session.ask(Ask(prompt="Which server is this?", max_tokens=4, salt="preflight"))
+    plugin = await session.plugin()
     answer = hashlib.sha256(reply.text.encode()).hexdigest()[:16]
-    return Arm(target.url, target.name, target.model, reply.fingerprint, answer)
+    return Arm(target.url, target.name, target.model, " ".join(filter(None, (reply.fingerprint, plugin))), answer)
 
 
 def expect(arm: Arm, wanted: str | None) -> None:
