@@ -10,7 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statemark.probe.answer import Shift
-from statemark.probe.judge import COLD, EXIT_CODES, FOREIGN, LARGE, OWN, WORDS, Observation, Scale, contaminated, judge
+from statemark.probe.judge import (
+    ALONE,
+    COLD,
+    EXIT_CODES,
+    FOREIGN,
+    LARGE,
+    OWN,
+    WORDS,
+    Observation,
+    Scale,
+    contaminated,
+    judge,
+)
 
 EDIT, FOREIGN_SHIFT = 2.0, 3.0
 SCALE = Scale(((1, EDIT),), FOREIGN_SHIFT)
@@ -63,6 +75,28 @@ def test_exact_needs_every_valid_answer_equal_and_every_needed_cell(history):
         assert all(o.valid for o in history)
     assert result.kind in EXIT_CODES
     assert result.reasons
+
+
+def boundary(shared: int, *, cached: int) -> Observation:
+    why = "" if cached else ALONE
+    return replace(seen("boundary", valid=bool(cached)), shared=shared, cached=cached, prompt=shared + 27, why=why)
+
+
+@given(st.lists(st.integers(1, 3000), min_size=1, max_size=6), st.integers(1, 3000))
+def test_prefixes_that_are_too_short_to_be_reused_cost_no_verdict_and_a_miss_among_hits_does(missed, least):
+    calm = [replace(o, shared=3000) for o in clean()]
+    result = verdict([*calm, boundary(least, cached=1), *(boundary(n, cached=0) for n in missed)])
+    short = [n for n in missed if n < least]
+    if len(short) == len(missed):
+        assert result.kind == "exact"
+        assert f"up to {max(missed):,} token" in result.reasons[-1]
+    else:
+        assert result.kind == "invalid"
+
+
+def test_a_miss_is_no_matter_of_length_where_no_prefix_was_reused():
+    calm = [replace(o, cached=0) for o in clean() if o.cell != "boundary"]
+    assert verdict([*calm, boundary(500, cached=0)]).kind == "invalid"
 
 
 @given(histories, st.sampled_from([*OWN, *FOREIGN]), st.floats(LARGE * EDIT * 1.01, 5))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from statemark.probe.answer import Answer, compare
 from statemark.probe.bench import Asked, Asker
 from statemark.probe.documents import Documents, Unit
-from statemark.probe.judge import NOTHING, Observation, Scale
+from statemark.probe.judge import ALONE, NOTHING, Observation, Scale
 from statemark.words import counted
 
 TAIL = 27  # tokens of B behind the shared ones, where nothing else is asked for
@@ -22,7 +22,6 @@ _SCALE_LENGTH, _SCALE_DOCUMENTS = 640, 3
 _SCALE_BEHIND = (1, 8, 27, 90, 300)
 MATES = 3  # requests that decode beside B
 MUTE = "the server doesn't say how many tokens it reused"
-_ALONE = "no request reused what another had written"
 
 
 @dataclass
@@ -130,7 +129,7 @@ class Cells:
         if any(asked.cached is None for asked in runs):
             why = MUTE
         elif missed:
-            why = _ALONE if any(asked.cached for asked in runs) else NOTHING
+            why = ALONE if any(asked.cached for asked in runs) else NOTHING
         written = " and ".join(f"{shared + n:,}" for n in tails)
         label = f"{shared:,} of {len(units):,}, written by {written}"
         return [

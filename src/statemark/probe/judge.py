@@ -32,6 +32,7 @@ LARGE = 0.25  # of an edit or another document: not rounding any more
 OFTEN, SEVERAL = 1 / 12, 3  # the same of so many prompts: rounding has rare large draws, a wrong state has many
 
 NOTHING = "nothing was reused, although it could have been"
+ALONE = "no request reused what another had written"
 _ADVICE = "if the cache was full or used by others: lower --limit, give the server more memory for it, or ask it alone"
 
 EXIT_CODES = {"exact": 0, "drift": 3, "contaminated": 4, "invalid": 5}
@@ -142,9 +143,10 @@ def judge(observations: Sequence[Observation], scale: Scale) -> Verdict:
     missing = _missing(observations, scale)
     if missing:
         return Verdict("invalid", missing, (), control, largest)
+    short = tuple(_short_words(observations))
     if moved:
-        return _verdict("drift", moved, control, largest)
-    return Verdict("exact", (f"all {len(valid)} answers equal their cold reference bit for bit",), (), 0.0, 0.0)
+        return _verdict("drift", moved, control, largest, short)
+    return Verdict("exact", (f"all {len(valid)} answers equal their cold reference bit for bit", *short), (), 0.0, 0.0)
 
 
 def contaminated(observations: Sequence[Observation], scale: Scale) -> list[Observation]:
@@ -183,10 +185,29 @@ def _has_twin(o: Observation, observations: Sequence[Observation]) -> bool:
     return bool(twins) and all((t.digest, t.cached) == (o.digest, o.cached) for t in twins)
 
 
+def _too_short(observations: Sequence[Observation]) -> list[Observation]:
+    """Requests that found nothing in prefixes shorter than every one that was reused: servers keep no state so early.
+
+    Where nothing is reused nothing can be wrong, so they cost no verdict. A miss among hits does.
+    """
+    used = min((o.shared for o in observations if o.valid and o.cell in FOREIGN and o.cached), default=0)
+    return [
+        o
+        for o in observations
+        if not o.valid and o.cell == "boundary" and o.why in (ALONE, NOTHING) and o.shared < used
+    ]
+
+
+def _short_words(observations: Sequence[Observation]) -> list[str]:
+    longest = max((o.shared for o in _too_short(observations)), default=0)
+    return [f"prefixes of up to {counted(longest, 'token')} by other requests were never reused"] if longest else []
+
+
 def _missing(observations: Sequence[Observation], scale: Scale) -> tuple[str, ...]:
     measured = {o.cell for o in observations if o.valid}
     reasons = [f"nothing valid was measured of: {WORDS[cell]}" for cell in NEEDED if cell not in measured]
-    dead = [o for o in observations if not o.valid and o.cell != "salt"]
+    unused = {id(o) for o in _too_short(observations)}
+    dead = [o for o in observations if not o.valid and o.cell != "salt" and id(o) not in unused]
     reasons += sorted({f"{WORDS[o.cell]}: {o.why}" for o in dead})
     if any(o.why == NOTHING for o in dead):
         reasons.append(_ADVICE)
@@ -195,7 +216,9 @@ def _missing(observations: Sequence[Observation], scale: Scale) -> tuple[str, ..
     return tuple(reasons)
 
 
-def _verdict(kind: str, shown: list[Observation], control: float, largest: float) -> Verdict:
+def _verdict(
+    kind: str, shown: list[Observation], control: float, largest: float, more: tuple[str, ...] = ()
+) -> Verdict:
     reasons = []
     cells = tuple(cell for cell in WORDS if any(o.cell == cell for o in shown))
     for cell in cells:
@@ -205,7 +228,7 @@ def _verdict(kind: str, shown: list[Observation], control: float, largest: float
     if kind == "drift":
         beyond = tuple(c for c in cells if any(o.cell == c and o.shift.size > EXPLAINED * control for o in shown))
         reasons.append(_explanation(cells, beyond))
-    return Verdict(kind, tuple(reasons), cells, control, largest)
+    return Verdict(kind, (*reasons, *more), cells, control, largest)
 
 
 def _explanation(cells: Sequence[str], beyond: Sequence[str]) -> str:
