@@ -32,6 +32,11 @@ PUBLIC = {
     "vllm:e2e_request_latency_seconds",
     "vllm:request_prompt_tokens",
     "vllm:request_generation_tokens",
+    "vllm:request_max_num_generation_tokens",
+    "vllm:request_queue_time_seconds",
+    "vllm:request_prefill_time_seconds",
+    "vllm:request_decode_time_seconds",
+    "vllm:request_inference_time_seconds",
     "statemark:prefix_tokens_lost",
     "statemark:cache_marks",
     "statemark:requests_refused",
@@ -85,6 +90,7 @@ def test_counters_say_what_happened() -> None:
     assert seen["vllm:e2e_request_latency_seconds_count"] == 4
     assert seen["vllm:inter_token_latency_seconds_count"] == 2 + 2 * 2 + 2 * 2 + 2
     assert seen["vllm:request_generation_tokens_sum"] == seen["vllm:generation_tokens_total"]
+    assert seen["vllm:request_max_num_generation_tokens_sum"] == 3 + 3 + 3 + 3
     assert seen["statemark:request_failures_total"] == 1
     assert seen.get("statemark:requests_aborted_total", 0) == 0
     assert seen["vllm:kv_cache_usage_perc"] == 0.25
@@ -155,6 +161,13 @@ def test_a_real_engine_counts_its_hits(real: Running) -> None:
     assert gained("vllm:prefix_cache_queries_total") == 120
     assert gained("vllm:prefix_cache_hits_total") == 59
     assert gained("statemark:cache_marks_published_total") > 0
+
+    # Where a request's time went: its phases follow each other without a gap.
+    phases = {name: gained(f"vllm:request_{name}_time_seconds_sum") for name in ("queue", "prefill", "decode")}
+    assert min(phases.values()) > 0
+    assert gained("vllm:request_queue_time_seconds_count") == 2
+    assert phases["queue"] + phases["prefill"] == pytest.approx(gained("vllm:time_to_first_token_seconds_sum"))
+    assert phases["prefill"] + phases["decode"] == pytest.approx(gained("vllm:request_inference_time_seconds_sum"))
 
 
 DISK = {

@@ -175,6 +175,9 @@ class Engine:
         if not plan.chunks:
             return []
         begun = time.perf_counter()
+        for chunk in plan.chunks:
+            if chunk.seq.begun is None:
+                chunk.seq.begun = begun
         try:
             self.executor.run(plan)
         except Exception as error:
@@ -310,7 +313,7 @@ class Engine:
     # --- ends -----------------------------------------------------------------------------------------------
 
     def _news(self, seq: Sequence) -> StepOutput:
-        return StepOutput(seq.request.request_id, seq.index, num_cached_tokens=seq.cached or 0)
+        return StepOutput(seq.request.request_id, seq.index, num_cached_tokens=seq.cached or 0, begun=seq.begun)
 
     def _end(self, seq: Sequence) -> None:
         self.scheduler.close(seq, "end")

@@ -95,6 +95,7 @@ class OutputProcessor:
             prompt_logprobs=step.prompt_logprobs,
             num_cached_tokens=step.num_cached_tokens,
             lookup=step.lookup,
+            begun=step.begun,
             finish_reason=finish_reason,
             stop_reason=stop_reason,
         )

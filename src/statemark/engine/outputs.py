@@ -23,7 +23,8 @@ DIGEST_LOGPROBS = 20
 class TextDelta:
     """News of one choice after one engine step, as text. `text` may lag behind `token_ids`, never the reverse.
 
-    `lookup` comes with the first token: what the prefix cache had for the prompt, None where it wasn't asked.
+    `lookup` comes with the first token: what the prefix cache had for the prompt, None where it wasn't asked. `begun`:
+    when the choice's first step began, on the clock of `time.perf_counter`.
     """
 
     request_id: str
@@ -34,6 +35,7 @@ class TextDelta:
     prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
     num_cached_tokens: int = 0
     lookup: Explanation | None = None
+    begun: float | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     error: str | None = None

@@ -61,7 +61,8 @@ class StepOutput:
 
     `index` is the choice (0 to n-1). `finish_reason` is None while it runs, then "stop" (an eos or stop id,
     named by `stop_token_id`, or `Engine.finish`), "length", "abort" or "error" (with `error` as the reason). `lookup`,
-    with the first token, says what the prefix cache had for the prompt; None where it wasn't asked.
+    with the first token, says what the prefix cache had for the prompt; None where it wasn't asked. `begun` is when the
+    choice's first step began, on the clock of `time.perf_counter`.
     """
 
     request_id: str
@@ -71,6 +72,7 @@ class StepOutput:
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     num_cached_tokens: int = 0
     lookup: Explanation | None = None
+    begun: float | None = None
     finish_reason: str | None = None
     stop_token_id: int | None = None
     error: str | None = None

@@ -50,6 +50,7 @@ class Sequence:
         self.fetched = False  # the disk was asked for its prefix
         self.fetch: Fetch | None = None  # what it reads for it
         self.failures = 0
+        self.begun: float | None = None  # when its first step began
 
     @property
     def tokens(self) -> Tokens:

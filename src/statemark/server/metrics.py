@@ -121,8 +121,15 @@ class Metrics:
         self._first = histogram("vllm:time_to_first_token_seconds", "From arrival to the first token.", _SECONDS)
         self._gap = histogram("vllm:inter_token_latency_seconds", "Between a choice's tokens.", _GAPS)
         self._whole = histogram("vllm:e2e_request_latency_seconds", "From arrival to the end.", _SECONDS)
+        self._queue = histogram("vllm:request_queue_time_seconds", "From arrival to the first step.", _SECONDS)
+        self._prefill = histogram("vllm:request_prefill_time_seconds", "From there to the first token.", _SECONDS)
+        self._decode = histogram("vllm:request_decode_time_seconds", "From there to the last token.", _SECONDS)
+        self._inference = histogram("vllm:request_inference_time_seconds", "First step to last token.", _SECONDS)
         self._prompt_sizes = histogram("vllm:request_prompt_tokens", "Prompt tokens a request.", _TOKENS)
         self._answer_sizes = histogram("vllm:request_generation_tokens", "Tokens written a request.", _TOKENS)
+        self._longest = histogram(
+            "vllm:request_max_num_generation_tokens", "Tokens of a request's longest choice.", _TOKENS
+        )
 
     def loaded(self, model: ServedModel | None) -> None:
         """All numbers are told with the model's name; None if it couldn't be loaded."""
@@ -174,6 +181,19 @@ class Metrics:
             self.of(self._whole).observe(record.age())
             self.of(self._prompt_sizes).observe(record.prompt_tokens)
             self.of(self._answer_sizes).observe(record.output_tokens)
+            self.of(self._longest).observe(max(record.choice_tokens.values(), default=0))
+            self._observe_phases(record)
+
+    def _observe_phases(self, record: Record) -> None:
+        begun, first, last = record.begun, record.first_token, record.last_token
+        if begun is not None and first is not None and last is not None:
+            for metric, seconds in (
+                (self._queue, begun),
+                (self._prefill, first - begun),
+                (self._decode, last - first),
+                (self._inference, last - begun),
+            ):
+                self.of(metric).observe(seconds)
 
     def refused(self) -> None:
         self.of(self._refusals).inc()
