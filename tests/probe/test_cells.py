@@ -69,6 +69,12 @@ def test_hits_on_what_the_reader_wrote_itself_are_no_hits_on_others():
     assert "another had written" in found[0].why
 
 
+def test_more_reused_than_is_shared_is_somebody_elses_request():
+    found = asyncio.run(cells(lambda before, units: len(units) - 1).written("writer", 200, [54]))
+    assert not any(o.valid for o in found)
+    assert "226 tokens were reused where 200 are shared" in found[0].why
+
+
 def test_a_first_turn_may_miss_but_not_every_one():
     late = cells(lambda before, units: 0 if len(before) < 2 else 90)
     assert all(o.valid for o in asyncio.run(late.turns(100)))

@@ -26,10 +26,12 @@ from tests.tiny_model import write_tiny
 OPTIONS = Options(limit=640, boundaries=2, mates=False)
 
 
-async def _probe(session: Session, options: Options, path: Path | None = None, own: str = "") -> Result:
+async def _probe(
+    session: Session, options: Options, path: Path | None = None, own: str = "", run: str = "test"
+) -> Result:
     async with session:
         await session.find()
-        bench = Bench(session, max_tokens=options.max_tokens, beyond_eos=options.beyond_eos, run="test")
+        bench = Bench(session, max_tokens=options.max_tokens, beyond_eos=options.beyond_eos, run=run)
         memory = Memory(path, {"head": 1, **options.figures()})
         try:
             return await Probe(bench, options, await estimate(options), own=own, memory=memory).run()
@@ -141,6 +143,21 @@ def test_an_operators_document_is_met_once_where_no_salts_keep_cells_apart():
     heads = {tuple(body["prompt"][:16]) for body in stand_in.bodies if body["prompt"][16:115] == wanted}
     assert len(heads) > 10
     assert not any(body["prompt"][:99] == wanted for body in stand_in.bodies)
+
+
+@pytest.mark.parametrize("make", ["vllm", "llamacpp"])
+def test_a_second_probe_meets_nothing_of_the_first(make):
+    async def go() -> list[Result]:
+        stand_in = StandIn(make=make)
+        found = []
+        for run in ("one", "two"):
+            session = Session("http://server", transport=stand_in.transport())
+            found.append(await _probe(session, OPTIONS, run=run))
+        return found
+
+    first, second = asyncio.run(go())
+    assert (first.verdict.kind, second.verdict.kind) == ("exact", "exact")
+    assert [o.cached for o in second.observations] == [o.cached for o in first.observations]
 
 
 @pytest.mark.parametrize(

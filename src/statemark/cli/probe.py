@@ -48,7 +48,7 @@ Exit codes: 0 exact, 3 drift, 4 contaminated, 5 invalid; 2 for what you can chan
 @click.option("--max-tokens", type=click.IntRange(1, 512), default=8, help="Tokens of an answer at most.")
 @click.option("--mates/--no-mates", default=True, help="Also measure among other requests.")
 @click.option("--beyond-end-of-turn", is_flag=True, help="Force tokens past the end of turn; marks the result.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Same seed, same documents.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Same seed, same documents, where salts exist.")
 @click.option("--timeout", type=click.FloatRange(min=1), default=600.0, help="Seconds without a byte from the server.")
 @click.option("--resume", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Keep what is measured in FILE, and go on from it.")  # fmt: skip

@@ -61,7 +61,7 @@ class Bench:
         self.beyond_eos = beyond_eos
         self.counting = "usage"
         self.cost = Cost()
-        self._run = run  # salts of an earlier probe of this server must not be met again
+        self.run = run  # what an earlier probe of this server has left must not be met again
 
     @property
     def can_isolate(self) -> bool:
@@ -74,7 +74,7 @@ class Bench:
             Ask(
                 prompt=prompt_of(units),
                 max_tokens=self.max_tokens,
-                salt=f"{self._run} {salt}",
+                salt=f"{self.run} {salt}",
                 logprobs=TOP,
                 beyond_eos=self.beyond_eos,
                 cache=cache,
@@ -97,7 +97,7 @@ class Bench:
         from statemark.probe.company import start_company
 
         asks = [
-            Ask(prompt=prompt_of(p), max_tokens=tokens, salt=f"{self._run} {salt} {i}", beyond_eos=True)
+            Ask(prompt=prompt_of(p), max_tokens=tokens, salt=f"{self.run} {salt} {i}", beyond_eos=True)
             for i, p in enumerate(prompts)
         ]
         self.cost.requests += len(asks)

@@ -18,6 +18,7 @@ from statemark.words import counted
 
 TAIL = 27  # tokens of B behind the shared ones, where nothing else is asked for
 _WRITERS = 3  # requests that share a prefix before B, at most
+_CHANCE = 8  # tokens by which random tails may begin alike
 _SCALE_LENGTH, _SCALE_DOCUMENTS = 640, 3
 _SCALE_BEHIND = (1, 8, 27, 90, 300)
 MATES = 3  # requests that decode beside B
@@ -128,6 +129,8 @@ class Cells:
         why = ""
         if any(asked.cached is None for asked in runs):
             why = MUTE
+        elif (runs[0].cached or 0) > shared + _CHANCE:
+            why = f"{runs[0].cached} tokens were reused where {shared} are shared: somebody has asked this before"
         elif missed:
             why = ALONE if any(asked.cached for asked in runs) else NOTHING
         written = " and ".join(f"{shared + n:,}" for n in tails)

@@ -33,7 +33,7 @@ class Documents:
     no salt keeps two requests that begin alike from sharing. Else documents share nothing but pieces of the operator's.
     """
 
-    def __init__(self, pool: Sequence[Unit], seed: int, own: Sequence[Unit] = (), *, apart: bool = False) -> None:
+    def __init__(self, pool: Sequence[Unit], seed: int | str, own: Sequence[Unit] = (), *, apart: bool = False) -> None:
         self.pool = sorted(set(pool), key=str)
         self.own = list(own)
         self.seed = seed

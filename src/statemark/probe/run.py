@@ -170,7 +170,9 @@ class Probe:
         if not ids:
             self.notes.append("the server tokenizes for nobody: documents are words, lengths below count words")
         self.abilities["documents"] = "token ids" if ids else "words"
-        return Documents(pool, seed, own, apart=not session.target.salts)
+        if session.target.salts:
+            return Documents(pool, seed, own)
+        return Documents(pool, f"{seed} {self.bench.run}", own, apart=True)  # new ones, since no salt is
 
     async def _isolated(self, cells: Cells) -> bool:
         """Can a request be answered as if nobody had asked before? Also learns where cached tokens are told."""
