@@ -8,11 +8,11 @@
 namespace {
 
 constexpr int64_t kStripRows = 2 * kAmxRows;
-constexpr int64_t kBlockSteps = 512 / kAmxDepth;     // of 32 k, where several strips share a panel
-constexpr int64_t kBlockStrips = 256 / kStripRows;   // strips that stay in L2: with 1,024 columns 512 KiB
-constexpr int64_t kStepBytes = kAmxWords * kPanel * 4;  // of weights
-constexpr int kSumFloats = kAmxRows * W;             // a tile of sums
-constexpr int64_t kAmxAhead = 4 * kStepBytes;        // from reading weights to asking for them, where they are read once
+constexpr int64_t kBlockSteps = 512 / kAmxDepth;    // of 32 k, where several strips share a panel
+constexpr int64_t kBlockStrips = 256 / kStripRows;  // strips that stay in L2: with 1,024 columns 512 KiB
+constexpr int kSumFloats = kAmxRows * W;            // a tile of sums
+// Words between reading weights and asking for them, where they are read once: four steps.
+constexpr int64_t kAmxAhead = 4 * kAmxWords * kPanel;
 
 // Activations as pairs of bf16: [strip][step][tile][row][16 words]. Up to 16 rows lie closer: one tile of `rows`.
 struct AmxActs {
@@ -26,14 +26,15 @@ struct AmxActs {
 };
 
 void pack_strip(const LinearArgs& args, const AmxActs& acts, int64_t strip, int64_t step0, int64_t step1) {
-  const int64_t row0 = strip * kStripRows, rows = at_most(kStripRows, args.m - row0);
-  for (int64_t step = step0; step < step1; ++step) {
-    const int64_t k0 = step * kAmxDepth, depth = at_most(kAmxDepth, args.w.cols - k0);
-    const float* x = args.x + row0 * args.x_stride + k0;
-    uint32_t* to = acts.at(strip, step);
-    for (int64_t r = 0; r < rows; ++r, x += args.x_stride, to += W) {
-      if (depth < kAmxDepth) __builtin_memset(to, 0, W * sizeof *to);
-      pack_pairs(x, depth, to);
+  const int64_t row0 = strip * kStripRows;
+  for (int64_t r = 0; r < at_most(kStripRows, args.m - row0); ++r) {
+    const float* x = args.x + (row0 + r) * args.x_stride;
+    for (int64_t step = step0; step < step1; ++step) {
+      const int64_t k = step * kAmxDepth, there = args.w.cols - k;
+      F half[2] = {Vec::zero(), Vec::zero()};
+      for (int i = 0; i < 2; ++i)
+        if (there > i * W) half[i] = load_some(x + k + i * W, static_cast<int>(at_most(W, there - i * W)));
+      Vec::store_words(acts.at(strip, step) + r * W, Vec::to_bf16_pairs(half[0], half[1]));
     }
   }
 }
@@ -54,6 +55,50 @@ AmxActs pack_amx(Context& context, const LinearArgs& args) {
   return acts;
 }
 
+// Sums of a strip times a panel that go where they belong while the next strip is multiplied, two rows a step: right after
+// the products they would wait for them, and everything else for the stores.
+struct Leaving {
+  const LinearArgs* args;
+  const float* sums = nullptr;
+  int64_t row = 0, col = 0;
+  int next = 0, rows = 0;
+
+  void begin(int64_t strip, int64_t panel, const float* from) {
+    finish();
+    sums = from;
+    row = strip * kStripRows;
+    col = panel * kPanel;
+    next = 0;
+    rows = static_cast<int>(at_most(kStripRows, args->m - row));
+  }
+  INLINE void two_rows() {
+    if (next >= rows) return;
+    one_row(next++);
+    if (next < rows) one_row(next++);
+  }
+  void finish() {
+    while (next < rows) two_rows();
+  }
+
+ private:
+  INLINE void one_row(int r) {
+    const float* from = sums + (r / kAmxRows * 2 * kAmxRows + r % kAmxRows) * W;
+    if (const Finish to = finish_at(*args, row + r, col); to.cols >= kPanel) {
+      finish_vector(to, from);
+      finish_vector(finish_at(*args, row + r, col + W), from + kSumFloats);
+    } else {
+      to.apply_slow(from, 1, W);
+      if (to.cols > W) finish_at(*args, row + r, col + W).apply_slow(from + kSumFloats, 1, W);
+    }
+  }
+  static INLINE void finish_vector(const Finish& to, const float* from) {
+    F y = Vec::load(from);
+    if (to.bias) y = Vec::add(y, Vec::load(to.bias));
+    if (to.accumulate) y = Vec::add(Vec::load(to.out), y);
+    Vec::store(to.out, y);
+  }
+};
+
 // A strip times a block of a panel. `sums` carries four tiles between blocks.
 struct StripStep {
   const uint32_t *acts, *words;
@@ -64,7 +109,7 @@ struct StripStep {
 };
 
 template <bool kTwo, bool kStream>
-INLINE void strip_times_block(Tiles& tiles, const StripStep& s, Ahead ahead) {
+INLINE void strip_times_block(Tiles& tiles, const StripStep& s, Ahead ahead, Leaving& leaving) {
   constexpr int64_t kTile = kSumFloats;
   if (s.first) {
     tiles.clear<0>(), tiles.clear<1>();
@@ -90,72 +135,90 @@ INLINE void strip_times_block(Tiles& tiles, const StripStep& s, Ahead ahead) {
     for (const char* at = ahead.at; at < ahead.at + ahead.step; at += 64) __builtin_prefetch(at, 0, kStream ? 3 : 2);
     ahead.at += ahead.step;
     step(a, b);
+    leaving.two_rows();
   }
   if (s.tail) step(a, s.tail);
   tiles.store<0>(s.sums, 64), tiles.store<1>(s.sums + kTile, 64);
   if (kTwo) tiles.store<2>(s.sums + 2 * kTile, 64), tiles.store<3>(s.sums + 3 * kTile, 64);
 }
 
-INLINE void finish_strip(const LinearArgs& args, int64_t strip, int64_t panel, const float* sums) {
-  for (int t = 0; t < 4; ++t) {
-    const int64_t row = strip * kStripRows + t / 2 * kAmxRows, col = panel * kPanel + t % 2 * W;
-    if (row < args.m && col < args.w.rows)
-      finish_at(args, row, col).apply_slow(sums + t * kSumFloats, static_cast<int>(at_most(kAmxRows, args.m - row)), W);
+// What a task works on: strips times panels. `group` panels pass through each block of k together, and so do their sums.
+struct AmxTask {
+  int64_t strip0, strip1, panel0, panel1, group;
+
+  int64_t strips() const { return strip1 - strip0; }
+  // One panel more than a group: its sums may still be leaving.
+  int64_t sum_floats() const { return (group + 1) * strips() * 4 * kSumFloats; }
+};
+
+// A block of a panel, and what to ask for meanwhile.
+struct PanelBlock {
+  const uint32_t *words, *tail;
+  int64_t step0, steps;
+  Ahead ahead;
+};
+
+void strips_times_panel(Tiles& tiles, const AmxTask& task, const AmxActs& acts, int64_t panel, PanelBlock block, float* sums,
+                        Leaving& leaving) {
+  for (int64_t strip = task.strip0; strip < task.strip1; ++strip, sums += 4 * kSumFloats) {
+    const StripStep s{acts.at(strip, block.step0), block.words,         block.steps, acts.step_words(),
+                      block.tail,                  block.step0 == 0, sums};
+    const bool two = acts.rows - strip * kStripRows > kAmxRows;
+    if (task.strips() == 1)
+      (two ? strip_times_block<true, true> : strip_times_block<false, true>)(tiles, s, block.ahead, leaving);
+    else
+      (two ? strip_times_block<true, false> : strip_times_block<false, false>)(tiles, s, block.ahead, leaving);
+    if (block.step0 + block.steps == acts.steps) leaving.begin(strip, panel, sums);
+    block.ahead.at += block.steps * block.ahead.step;
   }
 }
 
-// Strips [strip0, strip1) times panels [panel0, panel1). `sums`: room for all their tiles.
-void strips_times_panels(const LinearArgs& args, const AmxActs& acts, int64_t strip0, int64_t strip1, int64_t panel0,
-                         int64_t panel1, float* sums) {
-  const WeightView& w = args.w;
-  const int64_t strips = strip1 - strip0, panel_words = w.padded_cols / 2 * kPanel;
-  const bool stream = strips == 1;
-  const int64_t depth = stream ? acts.steps : kBlockSteps;
+void run_amx_task(const LinearArgs& args, const AmxActs& acts, const AmxTask& task, float* sums) {
+  constexpr int64_t kStepWords = kAmxWords * kPanel;
+  const int64_t panel_words = args.w.padded_cols / 2 * kPanel, tail_words = panel_words % kStepWords;
+  const int64_t depth = task.strips() == 1 ? acts.steps : kBlockSteps;
+  const int64_t ask = round_up(ceil_div(kStepWords * 4, task.strips()), 64);
   Tiles tiles(acts.tile_rows());
-  alignas(64) uint32_t tail[kAmxWords * kPanel];
-  for (int64_t step0 = 0; step0 < acts.steps; step0 += depth) {
-    const int64_t steps = at_most(depth, acts.steps - step0);
-    const bool last = step0 + depth >= acts.steps;
-    const int64_t tail_words = last ? w.padded_cols / 2 % kAmxWords * kPanel : 0;
-    for (int64_t panel = panel0; panel < panel1; ++panel) {
-      const uint32_t* words = w.words + panel * panel_words + step0 * kAmxWords * kPanel;
-      if (tail_words) {
-        __builtin_memset(tail, 0, sizeof tail);
-        __builtin_memcpy(tail, words + (steps - 1) * kAmxWords * kPanel, static_cast<size_t>(tail_words) * 4);
-      }
-      // What is read next: the following panel, or the next block of the first one. Past the end nothing happens.
-      const uint32_t* next = panel + 1 < panel1 || last ? words + panel_words
-                                                        : words + (panel0 - panel) * panel_words + depth * kAmxWords * kPanel;
-      Ahead ahead{stream ? reinterpret_cast<const char*>(words) + kAmxAhead : reinterpret_cast<const char*>(next),
-                  round_up(ceil_div(kStepBytes, strips), 64)};
-      for (int64_t strip = strip0; strip < strip1; ++strip) {
-        float* mine = sums + ((panel - panel0) * strips + strip - strip0) * 4 * kSumFloats;
-        const StripStep s{acts.at(strip, step0), words, steps, acts.step_words(), tail_words ? tail : nullptr, step0 == 0,
-                          mine};
-        const bool two = args.m - strip * kStripRows > kAmxRows;
-        if (stream)
-          two ? strip_times_block<true, true>(tiles, s, ahead) : strip_times_block<false, true>(tiles, s, ahead);
-        else
-          two ? strip_times_block<true, false>(tiles, s, ahead) : strip_times_block<false, false>(tiles, s, ahead);
-        if (last) finish_strip(args, strip, panel, mine);
-        ahead.at += steps * ahead.step;
+  Leaving leaving{&args};
+  alignas(64) uint32_t tail[kStepWords] = {};
+  for (int64_t panel0 = task.panel0; panel0 < task.panel1; panel0 += task.group) {
+    const int64_t panel1 = at_most(panel0 + task.group, task.panel1);
+    for (int64_t step0 = 0; step0 < acts.steps; step0 += depth) {
+      const int64_t steps = at_most(depth, acts.steps - step0);
+      const bool has_tail = tail_words && step0 + steps == acts.steps;
+      for (int64_t panel = panel0; panel < panel1; ++panel) {
+        const uint32_t* words = args.w.words + panel * panel_words + step0 * kStepWords;
+        if (has_tail) __builtin_memcpy(tail, words + (steps - 1) * kStepWords, static_cast<size_t>(tail_words) * 4);
+        // What is read next: the same block of the following panel, or the following block of the group's first panel.
+        const uint32_t* next = words + (panel + 1 < panel1 || step0 + steps == acts.steps
+                                            ? panel_words
+                                            : (panel0 - panel) * panel_words + depth * kStepWords);
+        const auto* ahead = reinterpret_cast<const char*>(task.strips() == 1 ? words + kAmxAhead : next);
+        float* mine = sums + (panel - task.panel0) % (task.group + 1) * task.strips() * 4 * kSumFloats;
+        strips_times_panel(tiles, task, acts, panel, {words, has_tail ? tail : nullptr, step0, steps, {ahead, ask}}, mine,
+                           leaving);
       }
     }
   }
+  leaving.finish();
 }
 
 void linear_amx(Context& context, const LinearArgs& args) {
   const AmxActs acts = pack_amx(context, args);
   const int64_t strips = acts.strips(), blocks = ceil_div(strips, kBlockStrips), panels = ceil_div(args.w.rows, kPanel);
-  // One strip: about 256 KiB of weights a task, long enough to stream, short enough that threads end together. Several: 16
-  // panels use activations that often from L2.
-  const int64_t most = strips == 1 ? ceil_div(256 << 10, acts.steps * kStepBytes) : 16;
-  const int64_t group = at_least(1, at_most(most, panels * blocks / (8 * worker_count(context))));
-  parallel(context, ceil_div(panels, group) * blocks, [&](int64_t task, int worker) {
-    const int64_t strip0 = task % blocks * kBlockStrips, strip1 = at_most(strip0 + kBlockStrips, strips);
-    const int64_t panel0 = task / blocks * group, panel1 = at_most(panel0 + group, panels);
-    float* sums = worker_scratch(context, worker, static_cast<size_t>((strip1 - strip0) * group * 4 * kSumFloats));
-    strips_times_panels(args, acts, strip0, strip1, panel0, panel1, sums);
+  // One strip: about 256 KiB of weights a task, long enough to stream, short enough that threads end together. Several:
+  // each task reads its activations from memory once, so it gets as many panels as threads allow, up to 32.
+  const bool stream = strips == 1;
+  const int64_t most = stream ? ceil_div(256 << 10, args.w.padded_cols * kPanel * 2) : 32;
+  const int64_t share = at_least(1, at_most(most, panels * blocks / ((stream ? 8 : 2) * worker_count(context))));
+  // Where all k of a task's activations stay in L2, one panel after the other keeps the sums near; else 16 at a time use
+  // a block of k before it goes.
+  const bool near = at_most(strips, kBlockStrips) * acts.steps * acts.step_words() * 4 <= 640 << 10;
+  const int64_t group = near ? 1 : at_most(16, share);
+  parallel(context, ceil_div(panels, share) * blocks, [&](int64_t index, int worker) {
+    const int64_t strip0 = index % blocks * kBlockStrips, panel0 = index / blocks * share;
+    const AmxTask task{strip0, at_most(strip0 + kBlockStrips, strips), panel0, at_most(panel0 + share, panels), group};
+    run_amx_task(args, acts, task, worker_scratch(context, worker, static_cast<size_t>(task.sum_floats())));
   });
 }
 

@@ -92,6 +92,27 @@ struct Vec {
 #endif
   }
 
+  // 32 values as pairs of bf16, to nearest even; what is denormal becomes zero.
+  static I to_bf16_pairs(F first, F second) {
+#ifdef STATEMARK_EMULATE_AVX512  // missing in SIMDe
+    alignas(64) uint32_t b[2 * kWidth];
+    alignas(64) uint16_t to[2 * kWidth];
+    store(reinterpret_cast<float*>(b), first);
+    store(reinterpret_cast<float*>(b) + kWidth, second);
+    for (int i = 0; i < 2 * kWidth; ++i) {
+      const uint32_t rounded = (b[i] + 0x7fffu + ((b[i] >> 16) & 1u)) >> 16, cut = b[i] >> 16;
+      const uint32_t finite = (b[i] & 0x7f800000u) ? rounded : cut & 0x8000u;
+      to[i] = static_cast<uint16_t>((b[i] & 0x7fffffffu) > 0x7f800000u ? cut | 0x40u : finite);
+    }
+    return _mm512_loadu_si512(to);
+#else
+    const __m512bh both = _mm512_cvtne2ps_pbh(second, first);
+    I words;
+    std::memcpy(&words, &both, sizeof words);
+    return words;
+#endif
+  }
+
   static F load_bf16(const uint16_t* p) {
     const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
 #ifdef STATEMARK_EMULATE_AVX512  // this one is missing in SIMDe
