@@ -14,7 +14,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from statemark.server.endpoint import EventStream, JsonEndpoint
+from statemark.server.endpoint import BodyRoom, EventStream, JsonEndpoint
 from statemark.server.state import Settings
 from tests.server.fake_model import FakeModel
 from tests.server.live_server import Running, eventually, running
@@ -136,7 +136,7 @@ def test_time_that_the_server_was_suspended_is_not_the_clients() -> None:
     async def handler(request: Request, body: bytes) -> Response:
         return Response(body)
 
-    endpoint = JsonEndpoint(handler, max_body_bytes=100, body_timeout=0.1)
+    endpoint = JsonEndpoint(handler, max_body_bytes=100, body_timeout=0.1, room=BodyRoom(100))
     scope = {"type": "http", "method": "POST", "path": "/", "headers": [], "query_string": b""}
     asyncio.run(endpoint(scope, receive, send))
     assert [message.get("body") for message in sent[1:]] == [b'{"a": 1}']

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 
 from statemark.server.state import Settings
 from tests.server.fake_model import VOCAB
-from tests.server.live_server import Running, running
+from tests.server.live_server import Running, eventually, running
 
 COMPLETION = {"prompt": "ab", "max_tokens": 2}
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
@@ -64,6 +66,8 @@ COMPLETION_CASES: list[tuple[dict[str, Any], str | None, str]] = [
     ({"stop": 5}, "stop", "expected str | array, got int"),
     ({"stop": ["a", 5]}, "stop[1]", "expected str, got int"),
     ({"stop": [""]}, "stop", "non-empty"),
+    ({"stop": ["x"] * 129}, "stop", "129 strings with 129 characters; at most 128 with 8,192"),
+    ({"stop": "x" * 9000}, "stop", "1 string with 9,000 characters"),
     ({"stop_token_ids": ["a"]}, "stop_token_ids[0]", "expected int, got str"),
     ({"logit_bias": {"a": 1}}, "logit_bias", "token ids"),
     ({"logit_bias": {"1": 101}}, "logit_bias", "between -100 and 100"),
@@ -202,6 +206,29 @@ def test_api_key(fake: Any) -> None:
             assert check(httpx.get(url, headers=encoded), 401)["code"] == "invalid_api_key"
         assert httpx.get(url, headers={"authorization": "Bearer s3cret"}).status_code == 200
         assert httpx.get(f"{locked.url}/health").status_code == 200
+
+
+def test_bodies_on_their_way_take_so_much_memory_and_no_more(fake: Any) -> None:
+    """Each is below the limit of one; it is their number that would fill the memory."""
+    settings = Settings(port=0, max_body_bytes=2**20, bodies_at_once=2)
+    body = b'{"prompt": "ab", "max_tokens": 2}'
+    with running(lambda: fake, settings=settings) as found, contextlib.ExitStack() as held:
+        url = httpx.URL(found.url)
+        for size in (900_000, 900_000, 290_000):
+            half = held.enter_context(socket.create_connection((url.host, url.port)))
+            half.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n" + b" " * size)
+        room = next(route.endpoint for route in found.app.routes if route.path == "/v1/completions").room
+        eventually(lambda: room.used == 2_090_000)
+        response = httpx.post(f"{found.url}/v1/messages", content=body + b" " * 10_000)
+        assert (response.status_code, response.headers["retry-after"]) == (429, "1")
+        assert httpx.post(f"{found.url}/v1/completions", content=body).status_code == 200
+        held.close()
+        eventually(lambda: room.used == 0)
+
+
+def test_a_message_never_quotes_all_that_was_sent(http: httpx.Client) -> None:
+    body = COMPLETION | {f"field{i}": 1 for i in range(5000)}
+    assert len(check(http.post("/v1/completions", json=body), 400, "field0")["message"]) < 2100
 
 
 def test_a_prompt_that_is_too_long_is_said_in_the_words_that_agents_act_upon(http: httpx.Client) -> None:

@@ -9,9 +9,12 @@ from numbers import Integral, Real
 from typing import Any
 
 from statemark.errors import InvalidRequestError
+from statemark.words import counted
 
 MAX_LOGPROBS = 20
 MAX_CHOICES = 128
+MAX_STOPS = 128
+MAX_STOP_CHARACTERS = 8192  # of all stop strings: each choice looks for each of them at every character that it writes
 
 # Below this, logits divided by the temperature leave float32's range, and the most likely token always won anyway.
 GREEDY_BELOW = 1e-5
@@ -153,6 +156,13 @@ class SamplingParams:
         self._need(given is None or _is_list(given), "stop", rule)
         stop = () if given is None else tuple(given)
         self._need(all(isinstance(text, str) and text for text in stop), "stop", rule)
+        size = sum(map(len, stop))
+        if len(stop) > MAX_STOPS or size > MAX_STOP_CHARACTERS:
+            raise InvalidRequestError(
+                f"stop has {counted(len(stop), 'string')} with {counted(size, 'character')}; at most {MAX_STOPS} with "
+                f"{MAX_STOP_CHARACTERS:,} are possible",
+                param="stop",
+            )
         self._set("stop", stop)
         rule = "a list of token ids of at least 0"
         listed = self.stop_token_ids

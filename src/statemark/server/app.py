@@ -23,7 +23,7 @@ from statemark.server.anthropic.endpoints import count_tokens, messages
 from statemark.server.async_engine import AsyncEngine
 from statemark.server.chat import chat_completions
 from statemark.server.completions import completions
-from statemark.server.endpoint import JsonEndpoint
+from statemark.server.endpoint import BodyRoom, JsonEndpoint
 from statemark.server.errors import ApiError, JsonResponse, from_exception, from_status
 from statemark.server.job import FailedRequestError, OverloadedError, ShuttingDownError, TimedOutError
 from statemark.server.metrics import Metrics, metrics
@@ -67,11 +67,14 @@ def build_app(
         await state.engine.stop()
         state.text.close()
 
+    room = BodyRoom(settings.bodies_at_once * settings.max_body_bytes)
+
     def post(path: str, handler: Callable[..., object]) -> Route:
         endpoint = JsonEndpoint(
             handler,  # type: ignore[arg-type]
             max_body_bytes=settings.max_body_bytes,
             body_timeout=settings.body_timeout,
+            room=room,
         )
         return Route(path, endpoint, methods=["POST"])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -19,11 +20,30 @@ _STANDSTILL = 2.0  # seconds
 Handler = Callable[[Request, bytes], Awaitable[Response]]
 
 
+@dataclass
+class BodyRoom:
+    """Bytes that the bodies which are being received may take together, however many connections there are."""
+
+    limit: int
+    used: int = 0
+
+    def take(self, size: int) -> None:
+        self.used += size
+        if self.used > self.limit:
+            raise ApiError(
+                429,
+                "too many bytes of requests are on their way; try again shortly",
+                code="overloaded",
+                headers={"retry-after": "1", "connection": "close"},
+            )
+
+
 class JsonEndpoint:
     """Runs `handler(request, body)` and sends its answer, and cancels both the moment that the client is gone."""
 
-    def __init__(self, handler: Handler, *, max_body_bytes: int, body_timeout: float) -> None:
+    def __init__(self, handler: Handler, *, max_body_bytes: int, body_timeout: float, room: BodyRoom) -> None:
         self.handler = handler
+        self.room = room
         self.body_timeout = body_timeout
         self.max_body_bytes = max_body_bytes
 
@@ -71,17 +91,21 @@ class JsonEndpoint:
             raise self._too_large(length)
         chunks: list[bytes] = []
         size = 0
-        while True:
-            message = await request.receive()
-            if message["type"] == "http.disconnect":
-                return None
-            chunk = message.get("body", b"")
-            size += len(chunk)
-            if size > self.max_body_bytes:
-                raise self._too_large(f"more than {self.max_body_bytes}")
-            chunks.append(chunk)
-            if not message.get("more_body", False):
-                return b"".join(chunks)
+        try:
+            while True:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    return None
+                chunk = message.get("body", b"")
+                size += len(chunk)
+                self.room.take(len(chunk))
+                if size > self.max_body_bytes:
+                    raise self._too_large(f"more than {self.max_body_bytes}")
+                chunks.append(chunk)
+                if not message.get("more_body", False):
+                    return b"".join(chunks)
+        finally:
+            self.room.used -= size
 
     def _too_large(self, size: str) -> ApiError:
         return ApiError(

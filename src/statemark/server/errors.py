@@ -25,6 +25,9 @@ _TYPES = {
 }
 
 
+_LONGEST = 2000  # characters of a message: some quote what was sent
+
+
 class ApiError(Exception):
     """An answer that is an error: a status and the four fields that OpenAI clients read."""
 
@@ -37,6 +40,8 @@ class ApiError(Exception):
         code: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
+        if len(message) > _LONGEST:
+            message = f"{message[:_LONGEST]} ..."
         super().__init__(message)
         self.status = status
         self.message = message

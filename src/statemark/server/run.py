@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import Callable
 
@@ -29,8 +30,11 @@ def bind(settings: Settings) -> socket.socket:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
     except (OSError, OverflowError) as error:
+        reason = str(error)
+        if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno is not None:
+            reason = os.strerror(error.errno)  # the error's own words say the address once more
         raise ConfigurationError(
-            f"can't listen on {settings.host}:{settings.port}: {error}",
+            f"can't listen on {settings.host}:{settings.port}: {reason}",
             hint="choose another --port or --host; --port 0 takes a free one",
         ) from None
 

@@ -23,6 +23,7 @@ class Settings:
     port: int = 8000
     api_key: str | None = None
     max_body_bytes: int = 32 * 1024 * 1024
+    bodies_at_once: int = 8  # of the largest size that may be on their way
     body_timeout: float = 60.0  # seconds in which a body must have come
     request_timeout: float | None = None  # seconds that an answer may take, waiting included
     max_waiting: int = 256
