@@ -47,7 +47,7 @@ def grid_words(grid: int | None) -> str:
 
 def boundary_words(boundary: dict[str, Any]) -> str:
     what = "shared tokens" if boundary["cell"] == "boundary" else "tokens of a prompt that is asked again"
-    text = f"right up to {boundary['right_up_to']:,} {what}, wrong from {boundary['wrong_from']:,} on"
+    text = f"nothing wrong up to {boundary['right_up_to']:,} {what}, wrong from {boundary['wrong_from']:,} on"
     if boundary["block"] > 1:
         text += f" = {boundary['blocks']:g} x {boundary['block']:,}"
     return text
