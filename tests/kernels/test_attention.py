@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -136,6 +137,39 @@ def test_later_tokens_never_reach_earlier_ones(isa: str, shape: AttentionShape) 
     expected, got = clean.run(0, 100), dirty.run(0, 100)
     assert np.array_equal(got[:70], expected[:70])
     assert np.isnan(got[70:]).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[2], SHAPES[4]], ids=str)
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+def test_later_values_that_are_not_finite_change_no_bit_of_earlier_rows(
+    isa: str, shape: AttentionShape, bad: float
+) -> None:
+    clean, dirty = World(shape, isa, 200), World(shape, isa, 200)
+    values = (2 * shape.heads + shape.kv_heads) * shape.head_dim
+    for token in (70, 90, 131):
+        dirty.proj[token, values::3] = bad
+    expected, got = clean.run(0, 200), dirty.run(0, 200)
+    assert np.array_equal(got[:70].view(np.uint32), expected[:70].view(np.uint32))
+    assert not np.isfinite(got[70:]).all()
+    alone = World(shape, isa, 200)
+    alone.proj[:] = dirty.proj
+    for first, last in pairwise((0, 64, 70, 71, 90, 100, 131, 140, 200)):
+        assert np.array_equal(alone.run(first, last - first).view(np.uint32), got[first:last].view(np.uint32)), first
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[4]], ids=str)
+def test_values_at_the_edge_of_nothing_leave_no_sign_of_later_tokens(isa: str, shape: AttentionShape) -> None:
+    # products underflow to -0, and 0 times a later value may be -0
+    whole, steps = World(shape, isa, 80), World(shape, isa, 80)
+    values = (2 * shape.heads + shape.kv_heads) * shape.head_dim
+    for world in (whole, steps):
+        world.proj[:, values:] = np.where(uniform(80, shape.proj_cols - values, seed=5) < 0.8, -1.5e-38, 1.0)
+    expected = whole.run(0, 80)
+    for position in range(80):
+        alone = steps.run(position, 1)[0]
+        assert np.array_equal(alone.view(np.uint32), expected[position].view(np.uint32)), position
 
 
 @pytest.mark.parametrize("isa", ISAS)

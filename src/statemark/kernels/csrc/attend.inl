@@ -12,6 +12,7 @@ constexpr int kKeyTile = 64;
 constexpr int64_t kSegment = 16 * kKeyTile;
 constexpr int kTilePages = kKeyTile / kPage;
 constexpr int kScoreVecs = kPage / W;
+constexpr int kRowStep = 16;  // rows of a tile of AMX: scratch has whole ones
 
 struct AttendScratch {
   int64_t o_stride;
@@ -24,9 +25,11 @@ struct AttendScratch {
 
   static size_t floats(int64_t rows, int64_t head_dim) {
     const int64_t stride = round_up(head_dim, kTileCols);
-    return static_cast<size_t>(kKeyTile * (head_dim + stride) + rows * (kKeyTile + 2 * stride + 6) + 64);
+    rows = round_up(rows, kRowStep);
+    return static_cast<size_t>(kKeyTile * (head_dim + stride) + rows * (kKeyTile + 2 * stride + 6));
   }
   AttendScratch(float* p, int64_t rows, int64_t head_dim) : o_stride(round_up(head_dim, kTileCols)) {
+    rows = round_up(rows, kRowStep);
     const auto take = [&p](int64_t n) {
       float* at = p;
       p += n;

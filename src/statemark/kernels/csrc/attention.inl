@@ -80,8 +80,37 @@ inline NextTile next_tile(const AttentionJob& job, const QueryBlock& block, int6
   return next;
 }
 
+#ifdef STATEMARK_AMX
+// Like attend_segment, for pages of bfloat16.
+void attend_segment_on_tiles(const AttentionJob& job, const QueryBlock& block, int64_t segment, const AttendScratch& s,
+                             float* scratch) {
+  const int64_t d = job.args.head_dim, rows = block.tokens * job.group;
+  const TileScratch t(scratch, rows, d);
+  round_queries(job.query(block.kv_head, block.token), rows, d, t);
+  __builtin_memset(t.weights, 0, static_cast<size_t>(round_up(rows, kAmxRows) * kPairRows) * sizeof(uint32_t));
+  for (int64_t r = 0; r < rows; ++r) {
+    s.m[r] = -__builtin_inff();
+    Vec::store(t.sums + r * W, Vec::zero());
+  }
+  Tiles tiles(static_cast<int>(at_most(rows, kAmxRows)));
+  const int64_t end = at_most((segment + 1) * kSegment, block.position + block.tokens);
+  for (int64_t key = segment * kSegment; key < end; key += kKeyTile) {
+    KeyTile k{{}, static_cast<int>(at_most(kKeyTile, end - key)), key == segment * kSegment, rows, job.group, d};
+    for (int p = 0; p * kPage < k.count; ++p) k.blocks[p] = job.layer_block(block.seq, key / kPage + p, block.kv_head);
+    for (int64_t r = 0; r < rows; ++r)
+      s.seen[r] = static_cast<int32_t>(at_least(0, at_most(kKeyTile, block.position + r / job.group + 1 - key)));
+    attend_key_tile(tiles, k, next_tile(job, block, key + kKeyTile), t, s);
+  }
+  for (int64_t r = 0; r < rows; ++r) s.l[r] = Vec::sum(Vec::load(t.sums + r * W));
+}
+#endif
+
 // One segment of keys for all rows of a block, from nothing. Rows that see none of it keep l = 0.
-void attend_segment(const AttentionJob& job, const QueryBlock& block, int64_t segment, const AttendScratch& s) {
+void attend_segment(const AttentionJob& job, const QueryBlock& block, int64_t segment, const AttendScratch& s,
+                    [[maybe_unused]] float* more) {
+#ifdef STATEMARK_AMX
+  if (job.args.arena.kv_bf16) return attend_segment_on_tiles(job, block, segment, s, more);
+#endif
   const AttentionArgs& args = job.args;
   const int64_t d = args.head_dim;
   TileRows rows{job.query(block.kv_head, block.token), 0, block.tokens * job.group, d};
@@ -135,7 +164,7 @@ void merge_segment(const AttentionJob& job, const QueryBlock& block, int64_t seg
   }
 }
 
-// out = o / l * sigmoid(gate)
+// out = o / l * sigmoid(gate). A zero loses its sign: with tiles it depends on values of later tokens (attend_amx.inl).
 inline void write_rows(const AttentionJob& job, const QueryBlock& block, const float* o, int64_t o_stride,
                        const float* l) {
   const AttentionArgs& args = job.args;
@@ -146,7 +175,7 @@ inline void write_rows(const AttentionJob& job, const QueryBlock& block, const f
     float* out = args.out + t * args.out_stride + h * d;
     const F scale = Vec::div(Vec::set1(1.0f), Vec::set1(l[r]));
     each_vector(d, [&](int64_t i, int lanes) {
-      const F y = Vec::mul(load_some(o + r * o_stride + i, lanes), scale);
+      const F y = Vec::mul(Vec::add(load_some(o + r * o_stride + i, lanes), Vec::zero()), scale);
       store_some(out + i, Vec::mul(y, sigmoid(load_some(gate + i, lanes))), lanes);
     });
   }
@@ -155,6 +184,21 @@ inline void write_rows(const AttentionJob& job, const QueryBlock& block, const f
 // Up to 96 rows a block: unpacking a tile of keys and values then costs 4 % of the products that use it, and queries,
 // outputs and the tile (344 KiB for a head of 256) stay in a 512 KiB L2.
 constexpr int64_t kBlockQueries = 96;
+#ifdef STATEMARK_AMX
+// Products are faster there and L2 is bigger: more rows share a tile that was laid out as pairs.
+constexpr int64_t kTileQueries = 256;
+#else
+constexpr int64_t kTileQueries = kBlockQueries;
+#endif
+
+// Scratch of a worker: AttendScratch, and where tiles are used TileScratch behind it.
+inline size_t attend_floats(int64_t rows, int64_t head_dim) {
+  size_t n = AttendScratch::floats(rows, head_dim);
+#ifdef STATEMARK_AMX
+  n += TileScratch::floats(rows, head_dim);
+#endif
+  return n;
+}
 
 struct AttentionPlan {
   const BatchView& batch;
@@ -165,6 +209,11 @@ struct AttentionPlan {
     int64_t n = 0;
     for (int64_t s = 0; s < batch.seqs; ++s) n += blocks(s);
     return n * kv_heads;
+  }
+  int64_t most_tokens() const {  // of a block
+    int64_t n = 0;
+    for (int64_t s = 0; s < batch.seqs; ++s) n = at_least(n, batch.seq_start[s + 1] - batch.seq_start[s]);
+    return at_most(n, tokens_per_block);
   }
   // Later blocks first: they have the most keys, and the short ones then fill the gaps between threads.
   QueryBlock at(int64_t task) const {
@@ -178,9 +227,11 @@ struct AttentionPlan {
 };
 
 void attend_whole(const AttentionJob& job, const QueryBlock& block, int64_t segments, float* scratch) {
-  const AttendScratch parts(scratch, block.tokens * job.group, job.args.head_dim);
+  const int64_t rows = block.tokens * job.group;
+  const AttendScratch parts(scratch, rows, job.args.head_dim);
+  float* more = scratch + AttendScratch::floats(rows, job.args.head_dim);
   for (int64_t segment = 0; segment < segments; ++segment) {
-    attend_segment(job, block, segment, parts);
+    attend_segment(job, block, segment, parts, more);
     merge_segment(job, block, segment, parts.o, parts.m, parts.l, parts);
   }
   write_rows(job, block, parts.total_o, parts.o_stride, parts.total_l);
@@ -188,20 +239,21 @@ void attend_whole(const AttentionJob& job, const QueryBlock& block, int64_t segm
 
 // Few queries and many keys: segments go to different threads, and are merged in the same order as attend_whole does.
 void attend_split(Context& context, const AttentionJob& job, const AttentionPlan& plan, int64_t max_segments) {
-  const int64_t units = plan.total(), rows = plan.tokens_per_block * job.group;
+  const int64_t units = plan.total(), rows = round_up(plan.most_tokens() * job.group, kRowStep);
   const int64_t stride = round_up(job.args.head_dim, kTileCols), part_size = rows * (stride + 2);
   float* parts = shared_scratch(context, 1, static_cast<size_t>(units * max_segments * part_size));
-  const size_t scratch_size = AttendScratch::floats(rows, job.args.head_dim);
+  const size_t scratch_size = attend_floats(rows, job.args.head_dim), own = AttendScratch::floats(rows, job.args.head_dim);
   parallel(context, units * max_segments, [&](int64_t task, int worker) {
     const int64_t unit = task / max_segments, segment = task % max_segments;
     const QueryBlock block = plan.at(unit);
     if (segment >= plan.segments(block)) return;
-    AttendScratch mine(worker_scratch(context, worker, scratch_size), rows, job.args.head_dim);
+    float* scratch = worker_scratch(context, worker, scratch_size);
+    AttendScratch mine(scratch, rows, job.args.head_dim);
     float* part = parts + task * part_size;
     mine.o = part;
     mine.m = part + rows * stride;
     mine.l = mine.m + rows;
-    attend_segment(job, block, segment, mine);
+    attend_segment(job, block, segment, mine, scratch + own);
   });
   parallel(context, units, [&](int64_t unit, int worker) {
     const QueryBlock block = plan.at(unit);
@@ -221,7 +273,8 @@ void attention(Context& context, const AttentionArgs& args) {
   parallel(context, batch.tokens, [&](int64_t t, int worker) {
     prepare_attention_token(job, t, worker_scratch(context, worker, static_cast<size_t>(args.head_dim)));
   });
-  const AttentionPlan plan{batch, args.kv_heads, at_least(1, kBlockQueries / job.group)};
+  const int64_t block_rows = args.arena.kv_bf16 ? kTileQueries : kBlockQueries;
+  const AttentionPlan plan{batch, args.kv_heads, at_least(1, block_rows / job.group)};
   const int64_t units = plan.total();
   int64_t max_segments = 1;
   for (int64_t s = 0; s < batch.seqs; ++s) {
@@ -232,7 +285,7 @@ void attention(Context& context, const AttentionArgs& args) {
   if (workers > 1 && units < 4 * workers && max_segments > 1) return attend_split(context, job, plan, max_segments);
   parallel(context, units, [&](int64_t task, int worker) {
     const QueryBlock block = plan.at(task);
-    const size_t size = AttendScratch::floats(block.tokens * job.group, args.head_dim);
+    const size_t size = attend_floats(block.tokens * job.group, args.head_dim);
     attend_whole(job, block, plan.segments(block), worker_scratch(context, worker, size));
   });
 }

@@ -18,5 +18,8 @@
 #include "delta.inl"
 #include "gdn.inl"
 #include "attend.inl"
+#ifdef STATEMARK_AMX
+#include "attend_amx.inl"
+#endif
 #include "attention.inl"
 #include "limits.inl"

@@ -113,6 +113,8 @@ struct Vec {
 #endif
   }
 
+  // Pairs of 16-bit values: lane i is low[i] with high[i] above it.
+  static I pair_u16(const uint16_t* low, const uint16_t* high) { return add_int(load_u16(low), bits(load_bf16(high))); }
   static F load_bf16(const uint16_t* p) {
     const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
 #ifdef STATEMARK_EMULATE_AVX512  // this one is missing in SIMDe
