@@ -12,10 +12,16 @@ from statemark.cli import serve
 from statemark.cli.frame import run
 from statemark.cli.serve_options import ServeOptions
 from statemark.errors import ConfigurationError
+from statemark.server.state import Settings
 
 
 def params(*arguments: str) -> dict[str, Any]:
     return serve.command.make_context("serve", list(arguments)).params
+
+
+def settings(*arguments: str) -> Settings:
+    found = params(*arguments)
+    return ServeOptions(**{name: found[name] for name in ServeOptions.__dataclass_fields__}).settings()
 
 
 @pytest.fixture(autouse=True)
@@ -105,8 +111,14 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert run(["serve", "--config", str(tmp_path / "absent.toml")]) == 2
 
 
+def test_origins_are_a_list_with_commas() -> None:
+    assert settings("--allowed-origins", "http://a:3000/, https://b").allowed_origins == ("http://a:3000", "https://b")
+    assert settings("--allowed-origins", "*").allowed_origins == ("*",)
+    assert settings().allowed_origins == ()
+    with pytest.raises(ConfigurationError, match="'localhost' is no origin"):
+        settings("--allowed-origins", "localhost")
+
+
 def test_an_empty_key_is_refused() -> None:
-    found = params("--api-key", " ")
-    options = ServeOptions(**{name: found[name] for name in ServeOptions.__dataclass_fields__})
     with pytest.raises(ConfigurationError, match="API key is empty"):
-        options.settings()
+        settings("--api-key", " ")

@@ -42,6 +42,29 @@ def lines_of(log: list[str], count: int) -> list[dict[str, Any]]:
 # --- the access log -------------------------------------------------------------------------------------------
 
 
+def test_pages_of_allowed_origins_may_use_it_and_no_others() -> None:
+    """A browser asks first, without the key; and it shows a refusal to the page only if that may read it."""
+    page, other = "http://localhost:3000", "http://elsewhere"
+    wish = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type"}
+    settings = Settings(port=0, api_key="k", allowed_origins=(page,))
+    with running(FakeModel, settings=settings) as found:
+        url = f"{found.url}/v1/completions"
+        asked = httpx.options(url, headers={"origin": page} | wish)
+        assert (asked.status_code, asked.headers["access-control-allow-origin"]) == (200, page)
+        assert "authorization" in asked.headers["access-control-allow-headers"]
+        assert httpx.options(url, headers={"origin": other} | wish).status_code == 400
+        for key, status in (("k", 200), ("wrong", 401)):
+            headers = {"authorization": f"Bearer {key}"}
+            body = {"prompt": "a", "max_tokens": 1}
+            answer = httpx.post(url, json=body, headers=headers | {"origin": page})
+            assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (status, page)
+            answer = httpx.post(url, json=body, headers=headers | {"origin": other})
+            assert "access-control-allow-origin" not in answer.headers
+    with running(FakeModel) as closed:
+        headers = httpx.get(f"{closed.url}/v1/models", headers={"origin": page}).headers
+        assert not any(name.startswith("access-control") for name in headers)
+
+
 def test_a_line_for_each_request_with_what_it_cost() -> None:
     log: list[str] = []
     with running(FakeModel, access_log=log.append) as found:

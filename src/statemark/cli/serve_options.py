@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ class ServeOptions:
     host: str
     port: int
     api_key: str | None
+    allowed_origins: str | None
     served_model_name: str | None
     chat_template: Path | None
     max_waiting: int
@@ -41,6 +43,7 @@ class ServeOptions:
             host=self.host,
             port=self.port,
             api_key=self.api_key,
+            allowed_origins=_origins(self.allowed_origins),
             max_body_bytes=self.max_body_size,
             max_waiting=self.max_waiting,
             request_timeout=self.request_timeout,
@@ -50,6 +53,16 @@ class ServeOptions:
         )
 
 
+def _origins(given: str | None) -> tuple[str, ...]:
+    found = tuple(origin.strip().rstrip("/") for origin in (given or "").split(",") if origin.strip())
+    for origin in found:
+        if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#]+", origin):
+            raise ConfigurationError(
+                f"{origin!r} is no origin of a page", hint="write it like http://localhost:3000, or * for every page"
+            )
+    return found
+
+
 _SECONDS = click.FloatRange(min=0, min_open=True)
 _FLAGS: list[Callable[..., Any]] = [
     config_option,
@@ -57,6 +70,11 @@ _FLAGS: list[Callable[..., Any]] = [
     click.option("--port", type=click.IntRange(0, 65535), default=8000, help="Port; 0 takes a free one."),
     click.option("--served-model-name", metavar="NAME", help="Name that clients use.  [default: the folder's name]"),
     click.option("--api-key", help="Ask clients for this key; better given as STATEMARK_API_KEY."),
+    click.option(
+        "--allowed-origins",
+        metavar="ORIGINS",
+        help="Pages in browsers that may read answers, such as http://localhost:3000; commas between several.",
+    ),
     click.option(
         "--chat-template",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -99,6 +100,7 @@ def build_app(
         ],
         middleware=[
             Middleware(AccessLog, write=access_log),
+            *([_cross_origin(settings.allowed_origins)] if settings.allowed_origins else []),
             *([Middleware(_KeyCheck, api_key=settings.api_key)] if settings.api_key else []),
         ],
         exception_handlers={
@@ -110,6 +112,17 @@ def build_app(
     )
     app.state.server = state
     return app
+
+
+def _cross_origin(origins: tuple[str, ...]) -> Middleware:
+    """Outside the key check: a browser asks without the key whether it may send it."""
+    return Middleware(
+        CORSMiddleware,
+        allow_origins=origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+        expose_headers=["x-request-id", "retry-after"],
+    )
 
 
 def _error_response(path: str, error: ApiError) -> Response:

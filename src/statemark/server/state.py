@@ -22,6 +22,7 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8000
     api_key: str | None = None
+    allowed_origins: tuple[str, ...] = ()  # of pages in browsers that may read answers; "*" is every one
     max_body_bytes: int = 32 * 1024 * 1024
     bodies_at_once: int = 8  # of the largest size that may be on their way
     body_timeout: float = 60.0  # seconds in which a body must have come
