@@ -109,6 +109,19 @@ def test_where_nothing_was_answered_the_exit_code_says_so(capsys, tmp_path):
     assert "1 failed, first: " in capsys.readouterr().out
 
 
+def test_what_a_log_of_messages_could_reuse_is_in_the_servers_tokens(capsys, tmp_path):
+    first = [{"role": "user", "content": "word " * 80}, {"role": "assistant", "content": "answer " * 20}]
+    log = tmp_path / "log.jsonl"
+    rows = [first[:1], [*first, {"role": "user", "content": "more"}]]
+    log.write_text("".join(json.dumps({"session": "s", "timestamp": i, "messages": m, "max_tokens": 4}) + "\n"
+                           for i, m in enumerate(rows)))  # fmt: skip
+    with running(FakeModel) as server:
+        assert main(["replay", str(log), "--target", server.url, "--think-cap", "0", "--json"]) == 0
+    (figures,) = json.loads(capsys.readouterr().out)["targets"].values()
+    # A token of this server is a byte, so most of the first prompt's 400 can be met again.
+    assert 330 < figures["ideal_cached_tokens"] < 480
+
+
 def test_two_targets_are_paired(capsys):
     with running(FakeModel) as one, running(FakeModel) as two:
         assert replay("--target", one.url, "--target", two.url, "--rounds", "2", "--json") == 0

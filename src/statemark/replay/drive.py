@@ -100,6 +100,8 @@ class Drive:
             error, words = failure.kind, failure.message
         except TimeoutError:
             error, words = "cut", "the run's time was over"
+        if turn.messages and reply.prompt_tokens:  # their tokens are the server's; until now it was characters
+            ideal = ideal * reply.prompt_tokens // len(turn.tokens)
         now = time.perf_counter()
         arrivals = [t - reply.sent for t, count in reply.arrivals for _ in range(count)]
         self.note(
