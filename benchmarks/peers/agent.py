@@ -31,6 +31,7 @@ import models
 
 CONTEXT = 4096
 WARM_UP_TOKENS = 256
+MAKES = {"statemark": "statemark", "vllm": "vllm", "llama": "llamacpp"}  # how each family's server says who it is
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,9 @@ def requests_of(seed: int, vocab_size: int) -> list[Request]:
     ]  # fmt: skip
 
 
-async def drive(url: str, requests: list[Request], vocab_size: int) -> dict[str, Any]:
-    """Figures of one run as `statemark replay` defines them, and the server's own name."""
+async def drive(url: str, requests: list[Request], vocab_size: int, make: str) -> dict[str, Any]:
+    """Figures of one run as `statemark replay` defines them, and the server's own name; RuntimeError where another make
+    than `make` answers."""
     from statemark.client import Ask, Reply, Session
     from statemark.replay.metrics import summary
     from statemark.replay.records import Record
@@ -70,6 +72,8 @@ async def drive(url: str, requests: list[Request], vocab_size: int) -> dict[str,
     records = []
     async with Session(url) as session:
         target = await session.find()
+        if target.make != make:
+            raise RuntimeError(f"{target.name} answers where {make} was started")
         # Something else first, so that nobody's first request also allocates and compiles.
         other = [(7 * i + 3) % vocab_size for i in range(WARM_UP_TOKENS)]
         await session.read(Ask(prompt=other, max_tokens=4, beyond_eos=True))
@@ -133,7 +137,10 @@ def main() -> None:
             result["runs"] += [{}] * (index == len(result["runs"]))
             say(f"round {index + 1}: {name}")
             with running(servers[name]) as url:
-                found = asyncio.run(drive(url, requests_of(index, vocab_size), vocab_size))
+                family = ENGINES[name].family
+                found = asyncio.run(drive(url, requests_of(index, vocab_size), vocab_size, MAKES[family]))
+            if family == "llama":  # compiled from an archive, it doesn't know its own version
+                found["name"] = f"llama-server, {peers.llama_version}"
             say(f"  {found['duration']:.1f} s, cached {found['cached_tokens']} of {found['ideal_cached_tokens']}")
             result["runs"][index][name] = found
             path.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import subprocess
@@ -12,6 +13,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+from tests.server.fake_model import FakeModel
+from tests.server.live_server import running
 
 PEERS = Path(__file__).resolve().parents[2] / "benchmarks" / "peers"
 
@@ -169,6 +173,12 @@ def test_the_agents_prompts_share_what_they_are_said_to() -> None:
     assert requests[1].prompt[:3000] == first[:3000]
     assert requests[1].prompt[3000] != first[3000]
     assert module("agent").requests_of(1, 5000)[0].prompt[:16] != first[:16]
+
+
+def test_another_server_than_was_started_is_not_measured() -> None:
+    agent = module("agent")
+    with running(FakeModel) as server, pytest.raises(RuntimeError, match="answers where vllm was started"):
+        asyncio.run(agent.drive(server.url, [], 100, agent.MAKES["vllm"]))
 
 
 def test_the_readme_quotes_the_results_as_they_are() -> None:
