@@ -131,3 +131,27 @@ except MemoryError:
         if done.stdout:
             break
     assert done.stdout.strip() == "refused once, then 2.0 2.0"
+
+
+@pytest.mark.skipif("amx_bf16" not in ISAS, reason="needs a processor with AMX")
+def test_tiles_that_the_system_refuses_are_not_used() -> None:
+    # Linux refuses them where a signal stack is too small to save them
+    code = """
+import ctypes
+class Stack(ctypes.Structure):
+    _fields_ = [("at", ctypes.c_void_p), ("flags", ctypes.c_int), ("bytes", ctypes.c_size_t)]
+memory = ctypes.create_string_buffer(8192)
+small = Stack(ctypes.addressof(memory), 0, len(memory))
+assert ctypes.CDLL(None).sigaltstack(ctypes.byref(small), None) == 0
+from statemark.kernels import Runtime
+print(Runtime(1).isa)
+try:
+    Runtime(1, "amx_bf16")
+except ValueError as error:
+    print(error)
+"""
+    env = {name: value for name, value in os.environ.items() if name != "STATEMARK_ISA"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+    chosen, refusal = done.stdout.splitlines()
+    assert chosen == "avx512_bf16"
+    assert "'amx_bf16' is not available" in refusal
