@@ -60,6 +60,14 @@ def test_idle_budget_predictions(tmp_path: Path, config: dict[str, Any], flags: 
     assert ("idle-budget" in codes(setup)) == warns
 
 
+def test_the_default_number_of_requests_never_exceeds_the_budget(tmp_path: Path) -> None:
+    """1,024 by default on this GPU; vLLM lowers its own default, and refuses a flag."""
+    assert configured(tmp_path, Q3N, "--max-num-batched-tokens", "600").budget.requests == 600
+    assert configured(tmp_path, Q3N, "--max-num-batched-tokens", "2048").budget.requests == 1024
+    with pytest.raises(ConfigurationError, match=r"\(600\) is below max_num_seqs \(700\)"):
+        configured(tmp_path, Q3N, "--max-num-batched-tokens", "600", "--max-num-seqs", "700")
+
+
 def test_the_suggested_budget_is_quiet(tmp_path: Path) -> None:
     first = codes(configured(tmp_path, GLM, "-tp", "4", gpu="h100-64"))["idle-budget"]
     better = str(first.numbers["suggested_budget"])
@@ -306,7 +314,7 @@ def test_missing_models_are_named(arguments: list[str], error: type[Exception], 
 
 def test_broken_configs_are_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"a": 1,\n  b}')
-    with pytest.raises(CheckpointError, match=r"not valid JSON: .* in line 2"):
+    with pytest.raises(CheckpointError, match=r"not valid JSON: .*, line 2, column 3"):
         make_setup([str(tmp_path)])
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(CheckpointError, match="must hold a JSON object"):

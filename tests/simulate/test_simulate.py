@@ -316,3 +316,24 @@ def test_a_long_trace_says_what_the_engines_own_cache_costs(tmp_path: Path, monk
     assert "minutes" not in CliRunner().invoke(command, [*words, "--rule", "exact"], catch_exceptions=False).stderr
     without = CliRunner().invoke(command, [*words[:3], "--rule", "statemark"], catch_exceptions=False)
     assert "minutes" not in without.stderr
+
+
+def test_what_a_memory_limit_is_not_modelled_for_is_named_with_the_rule_and_the_flags() -> None:
+    fine = setup(2048, "--prefix-match-unit", "32")
+    with pytest.raises(ConfigurationError, match=r"exact with a memory limit: hits of 32 .*blocks of 544") as caught:
+        AlignBackend(fine.geometry, fine.frame, make_rule("exact", fine.frame), 4000)
+    assert "--prefix-match-unit" in str(caught.value.hint)
+    drafter = {"method": "dflash", "model": str(Path(MODEL).parent / "drafter-wide"), "num_speculative_tokens": 3}
+    drafter |= {"attention_backend": "FLASHINFER", "disable_eagle_block_drop": True}
+    window = setup(2048, "--speculative-config", json.dumps(drafter))
+    with pytest.raises(ConfigurationError, match=r"a window of \d+ tokens") as caught:
+        AlignBackend(window.geometry, window.frame, make_rule("fast", window.frame), 4000)
+    assert "--num-gpu-blocks-override" in str(caught.value.hint)
+
+
+def test_a_small_budget_lowers_the_default_number_of_requests_as_vllm_does() -> None:
+    trace = read_trace_of([{"at": 0, "parts": [["a", 100]], "output": 2}])
+    result, _ = simulate(trace, setup(2048), "vllm-0.32", 64, Cost(), Load())
+    assert result.steps > 0
+    with pytest.raises(ConfigurationError, match=r"64 is below max_num_seqs \(100\)"):
+        simulate(trace, setup(2048, "--max-num-seqs", "100"), "vllm-0.32", 64, Cost(), Load())

@@ -39,6 +39,8 @@ def resolve_budget(
         if flags.chunked_prefill is False:
             tokens = max(tokens, max_model_len)
         tokens = min(tokens, requests * max_model_len)
+    if flags.max_num_seqs is None:
+        requests = min(requests, tokens)
     scheduled = flags.max_num_scheduled_tokens or tokens
     if tokens < requests:
         raise ConfigurationError(

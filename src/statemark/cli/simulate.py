@@ -21,6 +21,7 @@ from statemark.simulate.page import draw_page, label
 from statemark.simulate.scenario import ALL_RULES, DEFAULT_SLOTS, ENGINE, Load, Result, simulate
 from statemark.simulate.server import Outcome
 from statemark.simulate.slots import SlotFlags, parse_slot_flags
+from statemark.words import counted
 
 # Of the engine's own cache under a memory limit, for each token of a prompt: processor time.
 _ENGINE_SECONDS = 4e-7
@@ -103,7 +104,8 @@ def command(
     runs = _run(read, setup, chosen, steps, cost, Load(speed, together), blocks, accepted, slots)
     memory = "without limit" if blocks is None else f"{blocks:,} blocks"
     notes = (
-        f"{read.name}: {len(read.requests):,} requests of {read.prompt_tokens:,} tokens, {len(read.bad)} bad lines",
+        f"{read.name}: {counted(len(read.requests), 'request')} of {counted(read.prompt_tokens, 'token')}, "
+        + counted(len(read.bad), "bad line"),
         f"{setup.name}: {setup.shape.family}, state grid {setup.frame.grid}, cache {memory}",
         f"{source}: {cost.step:g} s a step, {cost.token:g} a token, {cost.request:g} a row, {cost.context:g} a pair"
         + (f", {cost.begin:g} before a request is queued" if cost.begin else ""),

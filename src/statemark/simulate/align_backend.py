@@ -64,6 +64,24 @@ class Store:
         self.retired: int | None = None  # the column before the running one
 
 
+def _refuse_unmodelled(frame: Frame, groups: Sequence[CacheGroup], rule: str) -> None:
+    """What vLLM does with blocks of these kinds isn't known well enough to count evictions."""
+    without = "leave out --num-gpu-blocks-override and --kv-cache-memory-bytes: the cache is then without limit"
+    window = next((g for g in groups if g.window is not None), None)
+    if window is not None:
+        raise ConfigurationError(
+            f"{rule} with a memory limit: layers with a window of {window.window} tokens give back blocks while they "
+            "run, which isn't modelled",
+            hint=f"{without}; or simulate without the drafter that has the window",
+        )
+    if frame.fine:
+        raise ConfigurationError(
+            f"{rule} with a memory limit: hits of {frame.hit_unit} inside blocks of {frame.grid} copy part of a "
+            "block, which isn't modelled",
+            hint=f"{without}; or leave out --prefix-match-unit",
+        )
+
+
 class AlignBackend:
     """One rule on one geometry. `blocks`: the pool's size, None for no limit."""
 
@@ -87,11 +105,7 @@ class AlignBackend:
         self.gives_back = blocks is not None
         self.pool: Pool | None = None
         if blocks is not None:
-            if frame.fine or any(g.window is not None for g in groups):
-                raise ConfigurationError(
-                    "a memory limit is modelled for caches without sliding windows and hits inside a block",
-                    hint="leave out --blocks and --kv-cache-memory-bytes: the cache is then without limit",
-                )
+            _refuse_unmodelled(frame, groups, rule.name)
             self.pool = Pool(blocks, self._lost)
 
     # --- the server's calls -----------------------------------------------------------------------------------

@@ -98,14 +98,17 @@ def simulate(
 
 def _server_of(setup: Setup, rule: str, budget: int, blocks: int | None, accepted: float) -> tuple[Backend, Limits]:
     geometry, drafting = setup.geometry, setup.geometry.drafting
-    if budget < setup.budget.requests and budget != setup.budget.tokens:
+    requests = setup.budget.requests
+    if setup.flags.max_num_seqs is None:
+        requests = min(requests, budget)
+    if budget < requests and budget != setup.budget.tokens:
         raise ConfigurationError(
-            f"a budget of {budget} is below max_num_seqs ({setup.budget.requests}): vLLM refuses to start",
+            f"a budget of {budget} is below max_num_seqs ({requests}): vLLM refuses to start",
             hint="raise --budget or lower --max-num-seqs",
         )
     limits = Limits(
         step=budget,
-        requests=setup.budget.requests,
+        requests=requests,
         slots=drafting.slots,
         width=1 + drafting.depth,
         pace=1.0 + min(accepted, float(drafting.depth)),
