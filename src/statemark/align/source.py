@@ -57,7 +57,9 @@ def _read(path: Path) -> Mapping[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
-        raise CheckpointError(f"{path} is not valid JSON: {error.msg.removesuffix(' at')}, line {error.lineno}, column {error.colno}") from None
+        raise CheckpointError(
+            f"{path} is not valid JSON: {error.msg.removesuffix(' at')}, line {error.lineno}, column {error.colno}"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"can't read {path}: {error}") from None
     if not isinstance(values, dict):

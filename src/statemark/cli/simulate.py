@@ -24,7 +24,7 @@ from statemark.simulate.slots import SlotFlags, parse_slot_flags
 from statemark.words import counted
 
 # Of the engine's own cache under a memory limit, for each token of a prompt: processor time.
-_ENGINE_SECONDS = 4e-7
+_ENGINE_SECONDS = 5e-7
 
 _EXAMPLES = """\b
 Examples:

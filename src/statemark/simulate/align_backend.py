@@ -86,6 +86,7 @@ class AlignBackend:
     """One rule on one geometry. `blocks`: the pool's size, None for no limit."""
 
     decode_first = False
+    makes_way = False
 
     def __init__(self, geometry: Geometry, frame: Frame, rule: Rule, blocks: int | None = None) -> None:
         self.frame = frame

@@ -52,6 +52,7 @@ class Backend(Protocol):
     unit: int  # decoding requests are seen at multiples of it; 0: only at their end
     gives_back: bool  # whether it wants to see when a state is left behind, too
     decode_first: bool  # whether decoding requests come before prompts, or all in order of admission
+    makes_way: bool  # where prompts wait for each other's room the youngest goes; whoever had to may come back at once
 
     def begin(self, job: Job) -> Start:
         """Look the request up and set `computed` to its hit."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from statemark.cache import Budget, CacheManager, Lease
+from statemark.cache import PAGE_TOKENS, Budget, CacheManager, Lease
 from statemark.cache.digest import Tokens
 from statemark.cache.plan import history_spacing, marks_of_prompt
 from statemark.simulate.backend import Job, Start
@@ -24,6 +24,7 @@ class EndlessBackend:
     unit = 0
     gives_back = False
     decode_first = True
+    makes_way = True
 
     def __init__(self, page_bytes: int, slot_bytes: int) -> None:
         self.cache = Endless()
@@ -74,37 +75,48 @@ class Held:
 
 
 class MarksBackend:
-    """`memory`: bytes of pages and marks together."""
+    """`memory`: bytes of pages and marks together. A request takes its pages as it goes, as in the engine."""
 
-    unit = 0
+    unit = PAGE_TOKENS
     gives_back = False
     decode_first = True
+    makes_way = True
 
     def __init__(self, page_bytes: int, slot_bytes: int, memory: int) -> None:
         self.cache = CacheManager(Budget(memory, page_bytes=page_bytes, slot_bytes=slot_bytes), "simulated")
         self._ran: list[tuple[Job, int]] = []
+        self._open = 0  # requests that run
 
     def begin(self, job: Job) -> Start:
         request = job.request
         tokens = spell(request, request.prompt + request.output)
-        lease = self.cache.begin(self.cache.index.chain(""), tokens[: job.known])
+        chain, known = self.cache.index.chain(""), tokens[: job.known]
+        lease = self.cache.begin(chain, known, room=1)
+        if lease is None and not self._open:  # what is in the way is the mark that it would resume from
+            lease = self.cache.begin(chain, known, use_cache=False, room=1)
         if lease is None:
             return Start.NO_ROOM
-        if not self.cache.grow(lease, request.prompt + request.output):
-            self.cache.release(lease)
-            return Start.NO_ROOM
+        self._open += 1
         job.computed = lease.cached
         job.store = held = Held(lease, tokens)
         held.planned = self.cache.plan(lease, request.prompt, request.turns)
         return Start.READY
 
     def cut(self, job: Job, offer: int, behind: bool) -> int:
-        return offer
+        """All of a prompt that there are pages for; for a decode others make room."""
+        if not job.prefills:
+            return offer
+        lease = job.store.lease
+        if self.cache.grow(lease, job.computed + offer):
+            return offer
+        return len(lease.pages) * PAGE_TOKENS - job.computed
 
     def seen(self, job: Job) -> None:
         """Decoding leaves nothing before its end."""
 
     def run(self, job: Job, count: int, admitted: bool) -> bool:
+        if not self.cache.grow(job.store.lease, job.computed + count):
+            return False
         self._ran.append((job, job.computed + count))
         return True
 
@@ -129,6 +141,7 @@ class MarksBackend:
     def leave(self, job: Job, finished: bool) -> None:
         held: Held = job.store
         job.store = None
+        self._open -= 1
         if job.computed <= held.lease.cached:
             self.cache.release(held.lease)
             return

@@ -138,8 +138,7 @@ class Server:
         limits, backend = self.limits, self.backend
         now = self._tick + 1
         turn = [self._jobs[o] for o in self._due(now)] + self._prefills
-        if not backend.decode_first:
-            turn.sort(key=lambda j: j.order)
+        turn.sort(key=lambda j: (backend.decode_first and j.prefills, j.order))
         used, new, attended = 0, 0, 0.0
         ran: list[tuple[Job, int]] = []
         behind = False  # whether a prompt has run in this step
@@ -175,7 +174,9 @@ class Server:
                 new += count
                 attended += count * (job.computed + count / 2)
         if not ran and not self._decoding:
-            if not admitted:
+            if backend.makes_way and len(self._jobs) > 1:
+                self._preempt(self._jobs[max(self._jobs)], gone)
+            elif not admitted:
                 self._nothing_moves()
             return
         decoding = len(self._decoding)
@@ -234,7 +235,7 @@ class Server:
 
     def _admit(self, used: int, behind: bool, gone: set[int], ran: list[tuple[Job, int]]) -> bool:
         """Take requests from the queue; True where the queue isn't stuck for what only an event can change."""
-        if gone:
+        if gone and not self.backend.makes_way:
             return True
         limits = self.limits
         while self._waiting and not self._full():
