@@ -32,6 +32,7 @@ class StandIn:
     metrics: bool = True
     salts: bool = True
     logprobs: bool = True
+    tokenizes: bool = True
     models: tuple[str, ...] = ("tiny",)
     context: int = 4096
     bodies: list[dict] = field(default_factory=list)
@@ -54,7 +55,7 @@ class StandIn:
             return httpx.Response(200, json={"version": "1.2", "build_info": "b1"})
         if path == "/metrics" and self.metrics:
             return httpx.Response(200, text=f'# HELP x\nvllm:prefix_cache_hits_total{{model="tiny"}} {self.hits}.0\n')
-        if path == "/tokenize":
+        if path == "/tokenize" and self.tokenizes:
             text = json.loads(request.content).get("prompt") or json.loads(request.content).get("content")
             return httpx.Response(200, json={"tokens": [ord(c) for c in text]})
         if path == "/v1/completions":

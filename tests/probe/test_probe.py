@@ -145,6 +145,15 @@ def test_an_operators_document_is_met_once_where_no_salts_keep_cells_apart():
     assert not any(body["prompt"][:99] == wanted for body in stand_in.bodies)
 
 
+@pytest.mark.parametrize("make", ["vllm", "sglang"])
+def test_a_server_that_tokenizes_for_nobody_is_sent_words(make):
+    stand_in = StandIn(make=make, tokenizes=False, context=1 << 20)
+    result = probe(stand_in)
+    assert (result.verdict.kind, result.abilities["documents"]) == ("exact", "words")
+    assert all(isinstance(body["prompt"], str) for body in stand_in.bodies)
+    assert any("count words" in note for note in result.notes)
+
+
 @pytest.mark.parametrize("make", ["vllm", "llamacpp"])
 def test_a_second_probe_meets_nothing_of_the_first(make):
     async def go() -> list[Result]:

@@ -129,7 +129,7 @@ class Cells:
         why = ""
         if any(asked.cached is None for asked in runs):
             why = MUTE
-        elif (runs[0].cached or 0) > shared + _CHANCE:
+        elif (runs[0].cached or 0) > shared + _CHANCE and isinstance(units[0], int):  # a word may be many tokens
             why = f"{runs[0].cached} tokens were reused where {shared} are shared: somebody has asked this before"
         elif missed:
             why = ALONE if any(asked.cached for asked in runs) else NOTHING
