@@ -29,6 +29,9 @@ OPENVINO = ["openvino-genai==2026.4.1.0", "optimum-intel==2.2.0", "transformers=
 # Where they don't fit the installed torch they fail at import, and a text model doesn't need them.
 NOT_NEEDED = ["torchvision", "torchaudio", "torchcodec"]
 
+# GCC 12 believes that loading AMX's tile configuration reads 8 of its 64 bytes, and drops the stores to the others: the
+# packed forms then stop with an illegal instruction. Without removal of dead stores they run.
+KEEP_STORES = "-DCMAKE_CXX_FLAGS=-fno-tree-dse -fno-dse"
 # ggml compiles for the processor that it is compiled on; with this for any that has AVX2.
 AVX2 = ["-DGGML_NATIVE=OFF", "-DGGML_AVX2=ON", "-DGGML_FMA=ON", "-DGGML_F16C=ON", "-DGGML_BMI2=ON"]
 
@@ -106,7 +109,7 @@ def _compile(sources: Path, build: Path, flags: list[str]) -> None:
     if cmake is None:
         raise SystemExit("error: cmake is missing\n\nhint: apt install cmake g++, or pip install cmake")
     say(f"compiling {', '.join(TOOLS)} in {build}")
-    configure = [cmake, "-S", sources, "-B", build, "-DCMAKE_BUILD_TYPE=Release", *flags]
+    configure = [cmake, "-S", sources, "-B", build, "-DCMAKE_BUILD_TYPE=Release", KEEP_STORES, *flags]
     subprocess.run(configure, check=True, stdout=sys.stderr)
     jobs = str(len(os.sched_getaffinity(0)))
     command = [cmake, "--build", build, "--target", *TOOLS, "--parallel", jobs]
