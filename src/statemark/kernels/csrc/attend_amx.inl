@@ -164,7 +164,7 @@ INLINE void score_rows_while(Tiles& tiles, const uint32_t* q, const TileScratch&
   const uint32_t* keys = t.keys;
   for (int64_t step = 0; step < steps; ++step, keys += kAmxWords * W) {
     if (q) {
-      tiles.load<4>(q + step * kAmxWords, t.depth * 2);
+      tiles.load_once<4>(q + step * kAmxWords, t.depth * 2);  // L1 is for keys
       unroll<4>([&](auto i) INLINE_LAMBDA {
         tiles.load<6 + i % 2>(keys + i * page, 64);
         tiles.dot_bf16<i, 4, 6 + i % 2>();
