@@ -175,7 +175,7 @@ def test_preempted(model: Model, caching: bool) -> None:
     spec = model.model.spec
     pages = -(-max(len(a.request.prompt_token_ids) + ANSWER for a in model.asked) // 16)
     text = model.open(
-        cache_bytes=6 * spec.slot_bytes + 2 * pages * spec.page_bytes,
+        cache_bytes=5 * spec.slot_bytes + 2 * pages * spec.page_bytes,
         max_model_len=16 * pages,
         max_num_batched_tokens=128,
         enable_prefix_caching=caching,
