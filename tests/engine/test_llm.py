@@ -70,7 +70,7 @@ def test_text_is_the_decoding_of_the_ids(llm) -> None:
 BAD = [
     ("", "the prompt is empty"),
     ({"prompt_token_ids": []}, "the prompt is empty"),
-    ({"prompt_token_ids": [5] * 9000}, "9,000 tokens"),
+    ({"prompt_token_ids": [5] * 9000}, "9000 tokens"),
     ({"prompt_token_ids": [10**6]}, "token id 1000000 is outside"),
     ({"prompt_token_ids": [-1]}, "token id -1 is outside"),
     ({"prompt_token_ids": [1.5]}, "whole numbers, got 1.5"),
