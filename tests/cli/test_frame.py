@@ -107,6 +107,16 @@ def test_help_and_version_import_nothing_heavy() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_flags_of_the_engine_are_told_without_the_engine() -> None:
+    script = (
+        "import sys; import statemark.cli.options;"
+        "heavy = {'numpy', 'statemark.engine', 'statemark.cache'} & set(sys.modules);"
+        "print(heavy, file=sys.stderr); sys.exit(bool(heavy))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_commands_without_a_server_import_no_http() -> None:
     script = (
         "import sys; import statemark.cli.generate, statemark.cli.chat;"

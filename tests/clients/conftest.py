@@ -12,12 +12,12 @@ from tests.server.scripted_model import ScriptedModel
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def script() -> ScriptedModel:
     return ScriptedModel()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(script: ScriptedModel) -> Iterator[Running]:
     with running(lambda: script) as found:
         yield found

@@ -10,13 +10,12 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.server.fake_model import VOCAB
-from tests.server.live_server import Running, running
+from tests.server.live_server import Running
 from tests.server.scripted_model import ScriptedModel
 
 FOLDER = os.environ.get("STATEMARK_NPM")
@@ -38,12 +37,6 @@ class Roomy(ScriptedModel):
 @pytest.fixture(scope="module")
 def script() -> ScriptedModel:
     return Roomy()
-
-
-@pytest.fixture(scope="module")
-def server(script: ScriptedModel) -> Iterator[Running]:
-    with running(lambda: script) as found:
-        yield found
 
 
 @pytest.fixture

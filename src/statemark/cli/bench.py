@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from statemark.cli.options import isa_option
 from statemark.cli.talk import Progress, say
 from statemark.errors import ConfigurationError
 
@@ -52,7 +53,7 @@ class NumbersType(click.ParamType):  # type: ignore[type-arg]
 @click.option("--dtype", type=click.Choice(["auto", "bfloat16", "float32"]), default="auto", help="Precision.")
 @click.option("--quantization", type=click.Choice(["int8", "int4"]), help="Round the weights while loading.")
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads; 0 takes every core.")
-@click.option("--isa", type=click.Choice(["amx_bf16", "avx512_bf16", "avx2", "portable"]), help="Instruction set.")
+@isa_option
 @click.option("--max-num-batched-tokens", type=click.IntRange(min=1), help="Tokens in one engine step.")
 @click.option("--kernels", is_flag=True, help="Time each kernel instead, on the shapes of a 0.8B Qwen3.5.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

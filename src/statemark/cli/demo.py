@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from statemark.cli.options import isa_option
 from statemark.cli.talk import Progress
 
 if TYPE_CHECKING:
@@ -24,11 +25,7 @@ if TYPE_CHECKING:
     help="Checkpoint to run.  [default: the bundled model]",
 )
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads; 0 takes every core.")
-@click.option(
-    "--isa",
-    type=click.Choice(["amx_bf16", "avx512_bf16", "avx2", "portable"]),
-    help="Instruction set.  [default: the best]",
-)
+@isa_option
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as one JSON object and draw nothing.")
 def command(model: str | None, threads: int, isa: str | None, as_json: bool) -> None:
     """See in a minute what the prefix cache saves, and what a faulty one does to answers.

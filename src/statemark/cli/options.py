@@ -10,8 +10,6 @@ from typing import Any
 
 import click
 
-from statemark.engine.drafts import MOST_DRAFTS
-
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:i?B)?|B)?\s*", re.IGNORECASE)
 _POWER = {None: 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
@@ -70,6 +68,12 @@ class EngineOptions:
         return {name: value for name, value in given.items() if value is not None}
 
 
+isa_option: Decorator = click.option(
+    "--isa",
+    type=click.Choice(["amx_bf16", "avx512_bf16", "avx2", "portable"]),
+    help="Instruction set.  [default: the best]",
+)
+
 _ENGINE_FLAGS: list[Decorator] = [
     click.option(
         "-m",
@@ -84,11 +88,7 @@ _ENGINE_FLAGS: list[Decorator] = [
     ),
     click.option("--quantization", type=click.Choice(["int8", "int4"]), help="Round the weights while loading."),
     click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads; 0 takes every core."),
-    click.option(
-        "--isa",
-        type=click.Choice(["amx_bf16", "avx512_bf16", "avx2", "portable"]),
-        help="Instruction set.  [default: the best]",
-    ),
+    isa_option,
     click.option("--cache-memory", type=SizeType(), help="Bytes for pages and marks, such as 2GiB."),
     click.option("--cache-dir", metavar="FOLDER", help="Keep computed prefixes here, for later runs too."),
     click.option(
@@ -99,7 +99,7 @@ _ENGINE_FLAGS: list[Decorator] = [
     click.option("--max-num-batched-tokens", type=click.IntRange(min=1), help="Tokens in one engine step."),
     click.option(
         "--num-speculative-tokens",
-        type=click.IntRange(0, MOST_DRAFTS),
+        type=click.IntRange(min=0),  # the engine says how many are too many: importing it would slow every --help
         help="Guess tokens from the text so far, check them in one step.  [default: 4; 0 is off]",
     ),
     click.option(
